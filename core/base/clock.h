@@ -1,0 +1,46 @@
+// Time: a monotonic clock as a seam, and deadlines. Nothing in core reads another clock.
+#pragma once
+
+#include <chrono>
+#include <compare>
+#include <cstdint>
+
+namespace tpsync {
+
+using Duration = std::chrono::nanoseconds;
+
+// Nanoseconds since an arbitrary start; comparable within one host only.
+struct TimePoint {
+  std::int64_t ns = 0;
+  friend auto operator<=>(const TimePoint&, const TimePoint&) = default;
+};
+constexpr TimePoint operator+(TimePoint t, Duration d) { return {t.ns + d.count()}; }
+constexpr Duration operator-(TimePoint a, TimePoint b) { return Duration(a.ns - b.ns); }
+
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  virtual TimePoint now() = 0;
+  // Blocks the calling thread until `until`; returns at once if that has passed.
+  virtual void sleep_until(TimePoint until) = 0;
+};
+
+// A point in time after which a wait gives up. `never()` is for waits that another event must end
+// (a server waiting for its next request); every wait for a reply or a peer has a finite one.
+class Deadline {
+ public:
+  static Deadline after(Clock& clock, Duration timeout) { return Deadline(clock.now() + timeout); }
+  static constexpr Deadline at(TimePoint t) { return Deadline(t); }
+  static constexpr Deadline never() { return Deadline(TimePoint{INT64_MAX}); }
+
+  constexpr TimePoint time() const { return time_; }
+  constexpr bool is_never() const { return time_.ns == INT64_MAX; }
+  constexpr bool passed(TimePoint now) const { return now >= time_; }
+  constexpr Deadline earlier(Deadline other) const { return other.time_ < time_ ? other : *this; }
+
+ private:
+  explicit constexpr Deadline(TimePoint t) : time_(t) {}
+  TimePoint time_;
+};
+
+}  // namespace tpsync

@@ -1,0 +1,49 @@
+// Seam: typed log records. Core says what happened as data; a sink turns it into text
+// (spdlog_sink.h), into a trace, or into nothing. An unwanted record costs one branch: callers test
+// wants() before they build a subject.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace tpsync {
+
+enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError };
+
+enum class LogEvent : std::uint16_t {
+  kPhaseEntered = 1,  // subject: phase name without its index; a: index (chunk, gate), or 0
+  kPhaseFailed = 2,   // subject: phase name; text: the local error; a: index
+  kCommandSent = 3,   // parent: subject: command; a: request id
+  kCommandReceived =
+      4,  // runtime, worker: subject: command; a: request id; b: chunk index for updates
+  kCommandFailed = 5,      // runtime, worker: subject: command; text: the error
+  kConnectionBroken = 6,   // parent: text: the reason
+  kRuntimeSpawned = 7,     // parent: a: pid
+  kRuntimeGone = 8,        // parent: a: pid; b: 1 if nothing of its group is left
+  kStateChanged = 9,       // subject: state machine; text: new state
+  kVersionCommitted = 10,  // a: version
+  kImportsReleased = 11,   // worker: a: how many
+  kExportLeaked =
+      12,      // actor: memory kept because a worker's death could not be confirmed; a: bytes
+  kNote = 13,  // text alone
+};
+
+struct LogRecord {
+  LogLevel level = LogLevel::kInfo;
+  LogEvent event = LogEvent::kNote;
+  std::int64_t a = 0;
+  std::int64_t b = 0;
+  std::string_view subject;  // valid during the call only
+  std::string_view text;     // likewise
+};
+
+class Log {
+ public:
+  virtual ~Log() = default;
+  virtual bool wants(LogLevel level) const noexcept = 0;
+  virtual void record(const LogRecord& record) noexcept = 0;
+};
+
+std::string_view to_string(LogEvent event);
+
+}  // namespace tpsync

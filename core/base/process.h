@@ -1,0 +1,78 @@
+// Seam: child processes and handles of other processes of this host.
+//
+// spawn() starts a program in a session and process group of its own, so the group id equals its
+// process id. The child is told to die when its parent dies. The kill routine (kill_tree) is core
+// code above the seam.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tpsync/base/channel.h"
+#include "tpsync/base/clock.h"
+
+namespace tpsync {
+
+enum class Signal : std::uint8_t { kTerminate, kKill };
+
+struct ExitStatus {
+  bool signaled = false;
+  int code = 0;  // exit code, or the signal's number
+  friend bool operator==(const ExitStatus&, const ExitStatus&) = default;
+};
+
+struct SpawnRequest {
+  std::string program;                 // path in production
+  std::vector<std::string> arguments;  // without the program's name
+  std::vector<std::pair<std::string, std::string>>
+      environment;                   // complete: nothing else is inherited
+  std::unique_ptr<Channel> channel;  // the child's end; from the launcher's ChannelFactory
+  std::string log_path;              // stdout and stderr; empty inherits
+};
+
+// A handle of one process, free of pid reuse (pidfd in production).
+class Process {
+ public:
+  virtual ~Process() = default;  // closes the handle; the process goes on
+
+  virtual std::int64_t pid() const = 0;
+
+  // Blocks until the process ended or the deadline passed (nullopt). For a child, ends with its
+  // status reaped and remembered; for an attached process the status is {false, 0}.
+  virtual std::optional<ExitStatus> wait(Deadline deadline) = 0;
+
+  // Signals every process of the group that this child leads; false if no member is left. Only for
+  // children.
+  virtual bool signal_group(Signal signal) noexcept = 0;
+  // Signals the process itself; false if it has ended.
+  virtual bool signal(Signal signal) noexcept = 0;
+  // True while any member of the group lives, zombies excluded. Only for children.
+  virtual bool group_alive() noexcept = 0;
+};
+
+class ProcessLauncher {
+ public:
+  virtual ~ProcessLauncher() = default;
+  // Throws RuntimeBroken kIo if the program cannot be started; then no process is left and the
+  // channel is closed.
+  virtual std::unique_ptr<Process> spawn(SpawnRequest request) = 0;
+  // A handle of a living process that is not a child; nullptr if there is no such process.
+  virtual std::unique_ptr<Process> attach(std::int64_t pid) = 0;
+};
+
+struct KillBudget {
+  Duration terminate = std::chrono::seconds(5);
+  Duration kill = std::chrono::seconds(5);
+  Duration stragglers = std::chrono::milliseconds(500);
+};
+
+// Ends a child and its whole group: SIGTERM to the group and wait; SIGKILL and wait; then the same
+// for members that outlived the leader. Returns true if nothing of the group is left, within the
+// sum of the budget. Never throws.
+bool kill_tree(Process& leader, Clock& clock, const KillBudget& budget = {}) noexcept;
+
+}  // namespace tpsync

@@ -1,0 +1,47 @@
+// Seam: the group that moves weights among the actors. NCCL in production, Gloo on host memory.
+//
+// Stream-ordered: a call enqueues and returns; errors and partial results show when the stream is
+// waited for. A dead peer means silence until someone aborts, so waiting also watches the control
+// group. An aborted group is never used again: the owner builds a new one.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "tpsync/base/clock.h"
+#include "tpsync/collective/control_group.h"
+#include "tpsync/device/device.h"
+
+namespace tpsync::collective {
+
+// One rank's contribution, as a byte range of the buffer; the same list on every rank.
+struct GatherPart {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+class ShardGroup {
+ public:
+  virtual ~ShardGroup() = default;  // releases without waiting; aborts what is pending
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Enqueues an in-place gather: part r of `buffer` holds rank r's bytes on every rank afterwards;
+  // this rank's own part must be complete in stream order before. Parts must not overlap; empty
+  // parts are allowed. Collective.
+  virtual void all_gather(device::StreamId stream, device::RegionId buffer,
+                          std::span<const GatherPart> parts) = 0;
+
+  // Blocks until all work of `stream`, gathers included, is complete. Throws RuntimeBroken:
+  // kPeerLost as soon as `watch` knows of a lost rank, kTimeout at the deadline, kDevice if the
+  // work failed. After a throw the group is aborted and the buffer's content is undefined.
+  virtual void wait(device::StreamId stream, Deadline deadline, ControlGroup& watch) = 0;
+
+  // Ends pending gathers with an error on this rank, without waiting. The group is unusable
+  // afterwards. Idempotent.
+  virtual void abort() noexcept = 0;
+  virtual bool usable() const noexcept = 0;
+};
+
+}  // namespace tpsync::collective

@@ -35,7 +35,8 @@ class Channel {
   virtual void send_descriptors(std::span<const int> descriptors, Deadline deadline) = 0;
   virtual std::vector<int> receive_descriptors(std::size_t count, Deadline deadline) = 0;
 
-  // Idempotent. Later reads and writes on this end throw RuntimeBroken kIo.
+  // Idempotent, and may be called by another thread: a call that is blocked on this end, and every
+  // later one, then throws RuntimeBroken kIo. The other process sees end of file.
   virtual void close() noexcept = 0;
 };
 

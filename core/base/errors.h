@@ -36,7 +36,8 @@ enum class ErrorKind : std::uint8_t {
   kPeerLost = 13,      // a rank of a group died or left, or did not answer in time
   kOutcomeUnknown =
       14,  // the very last agreement broke: the version may or may not be committed elsewhere
-  kInternal = 15,  // a bug in this library
+  kPeerFailed = 16,  // gave up because a peer reported a failure: that peer's error is the cause
+  kInternal = 15,    // a bug in this library
 };
 
 enum class Remedy : std::uint8_t {

@@ -36,6 +36,15 @@ class ControlGroup {
   // Not collective and never blocks: a rank that is known to be dead or to have left, if any.
   virtual std::optional<int> lost_peer() = 0;
 
+  // Not collective and never blocks: tells every peer that this rank has failed and will report it
+  // at the next agreement, so that peers inside a weight collective stop waiting and come to that
+  // agreement too. Concerns the group's next collective call on this rank; once that call completed
+  // on a peer, the alarm is over there.
+  virtual void raise_alarm() noexcept = 0;
+  // Not collective and never blocks: the rank whose alarm concerns the next collective call here,
+  // if any (the lowest, if several).
+  virtual std::optional<int> alarm() = 0;
+
   // Leaves the group: peers that still need this rank see it as lost. Idempotent; later calls throw
   // kInvalidState.
   virtual void leave() noexcept = 0;

@@ -34,8 +34,9 @@ class ShardGroup {
                           std::span<const GatherPart> parts) = 0;
 
   // Blocks until all work of `stream`, gathers included, is complete. Throws RuntimeBroken:
-  // kPeerLost as soon as `watch` knows of a lost rank, kTimeout at the deadline, kDevice if the
-  // work failed. After a throw the group is aborted and the buffer's content is undefined.
+  // kPeerLost as soon as `watch` knows of a lost rank, kPeerFailed as soon as it has an alarm,
+  // kTimeout at the deadline, kDevice if the work failed. After a throw the group is aborted and
+  // the buffer's content is undefined.
   virtual void wait(device::StreamId stream, Deadline deadline, ControlGroup& watch) = 0;
 
   // Ends pending gathers with an error on this rank, without waiting. The group is unusable

@@ -1,0 +1,79 @@
+#include "tpsync/transfer/chunk_layout.h"
+
+#include "tpsync/base/bytes.h"
+#include "tpsync/base/errors.h"
+#include "tpsync/model/plan.h"
+
+namespace tpsync::transfer {
+
+namespace {
+
+std::uint64_t row_bytes(const wire::TensorRecord& tensor, std::uint64_t rows) {
+  return rows == 0 ? 0 : tensor.nbytes / rows;
+}
+
+}  // namespace
+
+std::uint64_t buffer_bytes(wire::Layout layout, std::uint64_t bucket_bytes, std::uint64_t world) {
+  return layout == wire::Layout::kRankMajor ? bucket_bytes + kRegionAlignment * world
+                                            : bucket_bytes;
+}
+
+std::vector<Piece> compact_pieces(std::span<const wire::TensorRecord> tensors, const Chunk& chunk) {
+  std::vector<Piece> pieces;
+  pieces.reserve(chunk.count);
+  std::uint64_t offset = 0;
+  for (std::uint64_t t = chunk.first; t < chunk.first + chunk.count; ++t) {
+    const std::uint64_t rows = model::rows_cols(tensors[t]).rows;
+    pieces.push_back({t, 0, rows, offset, tensors[t].nbytes});
+    offset += tensors[t].nbytes;
+  }
+  return pieces;
+}
+
+RankMajorChunk rank_major_pieces(std::span<const wire::TensorRecord> tensors, const Chunk& chunk,
+                                 const wire::SourceLayout& source) {
+  RankMajorChunk result;
+  result.regions.resize(source.world);
+  result.pieces.resize(source.world);
+  std::uint64_t offset = 0;
+  for (std::uint64_t r = 0; r < source.world; ++r) {
+    offset = align_up(offset, kRegionAlignment);
+    result.regions[r].offset = offset;
+    for (std::uint64_t t = chunk.first; t < chunk.first + chunk.count; ++t) {
+      const std::uint64_t* bounds = source.row_bounds.data() + t * (source.world + 1);
+      const std::uint64_t bytes =
+          (bounds[r + 1] - bounds[r]) * row_bytes(tensors[t], bounds[source.world]);
+      if (bytes == 0) continue;
+      result.pieces[r].push_back({t, bounds[r], bounds[r + 1], offset, bytes});
+      offset += bytes;
+    }
+    result.regions[r].bytes = offset - result.regions[r].offset;
+  }
+  return result;
+}
+
+void check_source_layout(std::span<const wire::TensorRecord> tensors,
+                         const wire::SourceLayout& source) {
+  const std::uint64_t stride = source.world + 1;
+  if (source.world == 0 || source.row_bounds.size() % stride != 0 ||
+      source.row_bounds.size() / stride != tensors.size()) {
+    throw_violation(ErrorKind::kProtocol, "source_layout",
+                    "has " + std::to_string(source.row_bounds.size()) + " bounds for " +
+                        std::to_string(tensors.size()) + " tensors and " +
+                        std::to_string(source.world) + " actors");
+  }
+  for (std::uint64_t t = 0; t < tensors.size(); ++t) {
+    const std::uint64_t* bounds = source.row_bounds.data() + t * stride;
+    const std::uint64_t rows = model::rows_cols(tensors[t]).rows;
+    bool ascending = bounds[0] == 0 && bounds[source.world] == rows;
+    for (std::uint64_t r = 0; r < source.world; ++r) ascending &= bounds[r] <= bounds[r + 1];
+    if (!ascending) {
+      throw_violation(ErrorKind::kProtocol, "source_layout",
+                      tensors[t].name + ": shard bounds do not ascend from 0 to " +
+                          std::to_string(rows) + " rows");
+    }
+  }
+}
+
+}  // namespace tpsync::transfer

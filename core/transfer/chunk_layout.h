@@ -1,0 +1,56 @@
+// Where the rows of a chunk's tensors lie in the packed buffer. An all-gather of shards is
+// rank-major, not a concatenation of tensors, so the layout is data that both sides derive from the
+// same small inputs.
+//
+//   compact     tensors back to back, offsets a running byte sum
+//   rank_major  actor r's pieces back to back in region r, nothing padded to the largest shard;
+//   regions begin at multiples
+//               of 16
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tpsync/transfer/chunk_plan.h"
+#include "tpsync/wire/messages.h"
+
+namespace tpsync::transfer {
+
+inline constexpr std::uint64_t kRegionAlignment = 16;
+
+// Rows [row0, row1) of one tensor, contiguous at `offset`.
+struct Piece {
+  std::uint64_t tensor = 0;
+  std::uint64_t row0 = 0;
+  std::uint64_t row1 = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+  friend bool operator==(const Piece&, const Piece&) = default;
+};
+
+struct ActorRegion {
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+struct RankMajorChunk {
+  std::vector<ActorRegion> regions;        // one per actor
+  std::vector<std::vector<Piece>> pieces;  // by actor; empty pieces left out
+};
+
+// Bytes that the buffer of a layout needs so that every chunk of at most `bucket_bytes` fits.
+std::uint64_t buffer_bytes(wire::Layout layout, std::uint64_t bucket_bytes, std::uint64_t world);
+
+std::vector<Piece> compact_pieces(std::span<const wire::TensorRecord> tensors, const Chunk& chunk);
+
+// `source` must have passed check_source_layout.
+RankMajorChunk rank_major_pieces(std::span<const wire::TensorRecord> tensors, const Chunk& chunk,
+                                 const wire::SourceLayout& source);
+
+// For a layout from outside: world + 1 bounds per tensor, ascending, from 0 to the tensor's rows.
+// Throws PeerViolation kProtocol, subject the tensor.
+void check_source_layout(std::span<const wire::TensorRecord> tensors,
+                         const wire::SourceLayout& source);
+
+}  // namespace tpsync::transfer

@@ -1,0 +1,35 @@
+// How a worker moves a chunk from the packed buffer into its resident weights: strided 2-D copies,
+// planned once per (plan, layout, source layout), one launch per chunk. The plan is checked as a
+// whole before it is used: every resident byte outside the vocabulary padding is written exactly
+// once per publication.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tpsync/device/device.h"
+#include "tpsync/model/tp_layout.h"
+#include "tpsync/transfer/chunk_layout.h"
+#include "tpsync/transfer/chunk_plan.h"
+
+namespace tpsync::transfer {
+
+// Bindings of the planned copies.
+inline constexpr device::Binding kPackedBinding = 0;
+inline constexpr device::Binding kResidentBinding = 1;
+
+struct CopyPlan {
+  std::vector<std::vector<device::TileCopy>> chunks;  // by chunk; may be empty for a chunk
+};
+
+// `source` is needed for rank_major and must have passed check_source_layout.
+CopyPlan plan_copies(const model::TpLayout& layout, std::span<const wire::TensorRecord> tensors,
+                     std::span<const Chunk> chunks, wire::Layout chunk_layout,
+                     const wire::SourceLayout* source);
+
+// Throws PeerViolation kMismatch, subject the resident parameter: bytes that no copy writes, or
+// that two copies write.
+void check_coverage(const model::TpLayout& layout, const CopyPlan& plan);
+
+}  // namespace tpsync::transfer

@@ -1,0 +1,229 @@
+#include "tpsync/transfer/loader.h"
+
+#include <algorithm>
+#include <string>
+
+#include "tpsync/base/dtype.h"
+#include "tpsync/base/errors.h"
+#include "tpsync/device/handles.h"
+#include "tpsync/transfer/content_digest.h"
+
+namespace tpsync::transfer {
+
+namespace {
+
+// The record that the update announces; its numel follows from its shape. An unknown dtype stays as
+// it was spelled.
+wire::TensorRecord received_record(wire::UpdateRequest& update, std::uint64_t i) {
+  wire::TensorRecord record;
+  record.name = std::move(update.names[i]);
+  record.shape = std::move(update.shapes[i]);
+  const auto dtype = dtype_from_bare(update.dtype_names[i]);
+  record.dtype = dtype ? torch_name(*dtype) : update.dtype_names[i];
+  record.numel = 1;
+  for (const std::int64_t dim : record.shape) record.numel *= static_cast<std::uint64_t>(dim);
+  record.nbytes = update.tensor_sizes[i];
+  return record;
+}
+
+}  // namespace
+
+// What depends on the chunk table and the source layout; kept from one publication to the next.
+struct WeightLoader::Prepared {
+  std::vector<std::uint64_t> counts;
+  wire::Layout layout = wire::Layout::kCompact;
+  std::optional<wire::SourceLayout> source;
+  std::vector<Chunk> chunks;
+  std::vector<std::unique_ptr<device::Prepared>> copies;  // null where a chunk has none here
+  std::unique_ptr<device::Prepared> digests;
+  std::vector<std::vector<std::int64_t>> layers_done;  // by chunk
+  std::uint64_t buffer_bytes = 0;
+};
+
+WeightLoader::WeightLoader(device::Device& device, device::RegionId resident,
+                           const model::CanonicalPlan& plan, const model::TpLayout& layout,
+                           LayerSink& layers)
+    : device_(device),
+      stream_(device::create_stream(device)),
+      resident_(resident),
+      plan_(plan),
+      layout_(layout),
+      layers_(layers) {}
+
+WeightLoader::~WeightLoader() = default;
+
+void WeightLoader::begin(const wire::StartRequest& start, Deadline deadline) {
+  TPSYNC_ASSERT(!active_);
+  const bool rank_major = start.layout == wire::Layout::kRankMajor;
+  if (!prepared_ || prepared_->counts != start.chunk_tensor_counts ||
+      prepared_->layout != start.layout ||
+      (rank_major && prepared_->source != start.source_layout)) {
+    auto chunks = chunks_from_counts(plan_.tensors, start.chunk_tensor_counts);
+    if (rank_major) {
+      if (!start.source_layout) {
+        throw_violation(ErrorKind::kProtocol, "source_layout", "is required by rank_major");
+      }
+      check_source_layout(plan_.tensors, *start.source_layout);
+    }
+    prepare(start, std::move(chunks));
+  }
+  if (start.buffer_bytes < prepared_->buffer_bytes) {
+    throw_violation(ErrorKind::kMismatch, "buffer_bytes",
+                    "is " + std::to_string(start.buffer_bytes) + ", the chunks need " +
+                        std::to_string(prepared_->buffer_bytes));
+  }
+  if (!layout_.zero_fills.empty()) {
+    for (const model::ZeroFill& fill : layout_.zero_fills) {
+      device_.fill(stream_.id(), resident_, fill.offset, fill.bytes, std::byte{0});
+    }
+    device_.synchronize(stream_.id(), deadline);
+  }
+  manifest_.emplace();
+  buffer_bytes_ = start.buffer_bytes;
+  digest_ = start.content_digest;
+  next_chunk_ = 0;
+  active_ = true;
+}
+
+void WeightLoader::prepare(const wire::StartRequest& start, std::vector<Chunk> chunks) {
+  auto prepared = std::make_unique<Prepared>();
+  prepared->counts = start.chunk_tensor_counts;
+  prepared->layout = start.layout;
+  prepared->source = start.source_layout;
+  prepared->chunks = std::move(chunks);
+  const wire::SourceLayout* source = prepared->source.has_value() ? &*prepared->source : nullptr;
+  const CopyPlan plan =
+      plan_copies(layout_, plan_.tensors, prepared->chunks, prepared->layout, source);
+  check_coverage(layout_, plan);
+
+  // A layer is done with the chunk that holds the last tensor placed in it.
+  std::vector<std::pair<std::uint64_t, std::int64_t>> last_tensor;  // (tensor, layer)
+  std::vector<std::uint64_t> last_of_layer;
+  for (const model::Placement& placement : layout_.placements) {
+    const std::int64_t layer = layout_.parameters[placement.parameter].layer;
+    if (layer < 0) continue;
+    if (static_cast<std::size_t>(layer) >= last_of_layer.size()) {
+      last_of_layer.resize(static_cast<std::size_t>(layer) + 1, 0);
+    }
+    auto& last = last_of_layer[static_cast<std::size_t>(layer)];
+    last = std::max(last, placement.tensor);
+  }
+  prepared->layers_done.resize(prepared->chunks.size());
+  std::size_t c = 0;
+  for (std::size_t layer = 0; layer < last_of_layer.size(); ++layer) {
+    while (prepared->chunks[c].first + prepared->chunks[c].count <= last_of_layer[layer]) ++c;
+    prepared->layers_done[c].push_back(static_cast<std::int64_t>(layer));
+  }
+  prepared->layers_done.back().push_back(-1);
+
+  const std::uint64_t world = source != nullptr ? source->world : 0;
+  for (std::size_t i = 0; i < prepared->chunks.size(); ++i) {
+    std::uint64_t bytes = prepared->chunks[i].bytes;
+    if (world > 0) {
+      const auto regions = rank_major_pieces(plan_.tensors, prepared->chunks[i], *source).regions;
+      bytes = regions.back().offset + regions.back().bytes;
+    }
+    prepared->buffer_bytes = std::max(prepared->buffer_bytes, bytes);
+    prepared->copies.push_back(plan.chunks[i].empty() ? nullptr
+                                                      : device_.prepare_copies(plan.chunks[i]));
+  }
+  std::vector<device::DigestItem> items;
+  items.reserve(layout_.placements.size());
+  for (const model::Placement& p : layout_.placements) {
+    items.push_back({.region = 0,
+                     .offset = p.offset,
+                     .pitch = p.pitch,
+                     .item_bytes = static_cast<std::uint32_t>(layout_.item_bytes),
+                     .row0 = p.row0,
+                     .rows = p.row1 - p.row0,
+                     .col0 = p.col0,
+                     .cols = p.col1 - p.col0,
+                     .key = digest_key(p.tensor)});
+  }
+  if (start.content_digest) prepared->digests = device_.prepare_digests(items);
+  prepared_ = std::move(prepared);
+}
+
+void WeightLoader::check_record(const wire::TensorRecord& received, std::uint64_t tensor) const {
+  const wire::TensorRecord& expected = plan_.tensors[tensor];
+  if (received == expected) return;
+  const auto fail = [&](const std::string& what) {
+    throw_violation(ErrorKind::kMismatch, expected.name, what);
+  };
+  if (received.name != expected.name) fail("is due, the update has " + received.name);
+  if (received.dtype != expected.dtype) fail("has another dtype than planned: " + received.dtype);
+  if (received.shape != expected.shape) fail("has another shape than planned");
+  fail("has another size than planned");
+}
+
+void WeightLoader::load(wire::UpdateRequest update, device::RegionId packed, Deadline deadline) {
+  TPSYNC_ASSERT(active_);
+  const Prepared& prepared = *prepared_;
+  if (update.chunk_index != next_chunk_ || next_chunk_ >= prepared.chunks.size()) {
+    throw_violation(ErrorKind::kProtocol, "chunk_index",
+                    "is " + std::to_string(update.chunk_index) + ", due is " +
+                        std::to_string(next_chunk_) + " of " +
+                        std::to_string(prepared.chunks.size()));
+  }
+  const Chunk& chunk = prepared.chunks[next_chunk_];
+  // The copy runs while the host checks and hashes what it was told. An error found by then does
+  // not matter to the bytes: a failed publication leaves no usable weights anyway.
+  if (prepared.copies[next_chunk_]) {
+    const device::RegionId bindings[] = {packed, resident_};
+    device_.launch(stream_.id(), *prepared.copies[next_chunk_], bindings);
+  }
+  const std::uint64_t have = update.names.size();
+  for (std::uint64_t i = 0; i < std::min(have, chunk.count); ++i) {
+    const wire::TensorRecord received = received_record(update, i);
+    check_record(received, chunk.first + i);
+    manifest_->add(received);
+  }
+  if (have < chunk.count) {
+    throw_violation(ErrorKind::kMismatch, plan_.tensors[chunk.first + have].name,
+                    "is missing from its chunk");
+  }
+  if (have > chunk.count) {
+    throw_violation(ErrorKind::kMismatch, update.names[chunk.count],
+                    "is one tensor too many in its chunk");
+  }
+  device_.synchronize(stream_.id(), deadline);
+  report_layers(next_chunk_);
+  ++next_chunk_;
+}
+
+void WeightLoader::report_layers(std::uint64_t chunk) {
+  for (const std::int64_t layer : prepared_->layers_done[chunk]) layers_.layer_loaded(layer);
+}
+
+Attestation WeightLoader::finish(Deadline deadline) {
+  TPSYNC_ASSERT(active_);
+  const Prepared& prepared = *prepared_;
+  if (next_chunk_ < prepared.chunks.size()) {
+    throw_violation(ErrorKind::kMismatch, plan_.tensors[prepared.chunks[next_chunk_].first].name,
+                    "never came: " + std::to_string(next_chunk_) + " of " +
+                        std::to_string(prepared.chunks.size()) + " chunks were loaded");
+  }
+  Attestation attestation;
+  attestation.received = manifest_->finish();
+  attestation.resident_parameter_count = layout_.parameters.size();
+  if (digest_) {
+    sums_.assign(layout_.placements.size(), 0);
+    const device::RegionId bindings[] = {resident_};
+    device_.launch_digests(stream_.id(), *prepared.digests, bindings, sums_);
+    device_.synchronize(stream_.id(), deadline);
+    attestation.digest.reserve(sums_.size());
+    for (std::size_t i = 0; i < sums_.size(); ++i) {
+      const model::Placement& p = layout_.placements[i];
+      attestation.digest.push_back({p.tensor, p.row0, p.row1, p.col0, p.col1, sums_[i]});
+    }
+  }
+  abandon();
+  return attestation;
+}
+
+void WeightLoader::abandon() noexcept {
+  active_ = false;
+  manifest_.reset();
+}
+
+}  // namespace tpsync::transfer

@@ -1,0 +1,219 @@
+#include "tpsync/transfer/sender.h"
+
+#include <algorithm>
+
+#include "tpsync/base/dtype.h"
+#include "tpsync/transfer/chunk_layout.h"
+#include "tpsync/transfer/content_digest.h"
+
+namespace tpsync::transfer {
+
+UpdatePlan::UpdatePlan(std::span<const wire::TensorRecord> tensors, std::span<const Chunk> chunks) {
+  updates_.reserve(chunks.size());
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    wire::UpdateRequest request;
+    request.chunk_index = c;
+    for (const auto& tensor : tensors.subspan(chunks[c].first, chunks[c].count)) {
+      const auto dtype = dtype_from_torch(tensor.dtype);
+      TPSYNC_ASSERT(dtype.has_value());
+      request.names.push_back(tensor.name);
+      request.dtype_names.emplace_back(bare_name(*dtype));
+      request.shapes.push_back(tensor.shape);
+      request.tensor_sizes.push_back(tensor.nbytes);
+    }
+    updates_.emplace_back(request);
+  }
+}
+
+wire::HandleMap merge_handles(std::span<const std::string> uuids,
+                              std::span<const wire::HandleMap> gathered) {
+  wire::HandleMap merged;
+  for (std::size_t r = 0; r < gathered.size(); ++r) {
+    for (const auto& [uuid, handle] : gathered[r].entries) {
+      const auto fail = [&](const char* what) {
+        ErrorRecord record;
+        record.kind = ErrorKind::kMismatch;
+        record.remedy = Remedy::kFixPeer;
+        record.rank = static_cast<int>(r);
+        record.subject = uuid;
+        record.detail = what;
+        throw PeerViolation(record);
+      };
+      if (merged.find(uuid) != nullptr) fail("two ranks exported for this device");
+      if (std::find(uuids.begin(), uuids.end(), uuid) == uuids.end()) {
+        fail("no worker runs on this device");
+      }
+      const auto at = std::lower_bound(
+          merged.entries.begin(), merged.entries.end(), uuid,
+          [](const auto& entry, const std::string& key) { return entry.first < key; });
+      merged.entries.emplace(at, uuid, handle);
+    }
+  }
+  for (std::size_t r = 0; r < uuids.size(); ++r) {
+    if (merged.find(uuids[r]) == nullptr) {
+      ErrorRecord record;
+      record.kind = ErrorKind::kMismatch;
+      record.remedy = Remedy::kFixPeer;
+      record.rank = static_cast<int>(r);
+      record.subject = uuids[r];
+      record.detail = "no rank exported for this worker's device";
+      throw PeerViolation(record);
+    }
+  }
+  return merged;
+}
+
+Sender::Sender(device::Device& device, WeightSource& source, Gates& gates, Log& log,
+               UpdateSink* sink, std::span<const wire::TensorRecord> expected,
+               std::vector<Chunk> chunks, const UpdatePlan* updates, const SenderOptions& options)
+    : device_(device),
+      source_(source),
+      gates_(gates),
+      log_(log),
+      sink_(sink),
+      expected_(expected),
+      chunks_(std::move(chunks)),
+      updates_(updates),
+      options_(options) {
+  TPSYNC_ASSERT(sink_ == nullptr || updates_ != nullptr);
+}
+
+Sender::~Sender() {
+  pass_.reset();
+  if (!buffer_) return;
+  log_.record({.level = LogLevel::kError,
+               .event = LogEvent::kExportLeaked,
+               .a = static_cast<std::int64_t>(options_.bucket_bytes)});
+  export_.leak();
+  buffer_.leak();
+}
+
+void Sender::open(std::span<const std::string> device_uuids) {
+  ByteBuffer own;
+  std::optional<ErrorRecord> error;
+  try {
+    const auto world = static_cast<std::uint64_t>(gates_.group().size());
+    buffer_ = device::allocate(
+        device_, {.bytes = buffer_bytes(options_.layout, options_.bucket_bytes, world),
+                  .kind = device::RegionKind::kExportable});
+    wire::HandleMap handle;
+    handle.entries.emplace_back(device_.uuid(), device_.export_region(buffer_.id()));
+    export_ = device::Export(device_, buffer_.id());
+    wire::encode(handle, own);
+    pass_ = source_.begin({.buffer = buffer_.id(),
+                           .layout = options_.layout,
+                           .bucket_bytes = options_.bucket_bytes,
+                           .content_digest = options_.content_digest,
+                           .chunks = chunks_});
+  } catch (const std::exception& e) {
+    error = record_of(e);
+  }
+  gates_.agree("native-buffer-allocation", 0, error);
+
+  std::vector<wire::HandleMap> gathered;
+  for (const ByteBuffer& bytes : gates_.group().all_gather(own, gates_.deadline())) {
+    gathered.push_back(wire::decode_handle_map(bytes));
+  }
+  handles_ = merge_handles(device_uuids, gathered);
+}
+
+void Sender::send() {
+  for (std::uint64_t chunk = 0; chunk < chunks_.size(); ++chunk) send_chunk(chunk);
+}
+
+void Sender::send_chunk(std::uint64_t chunk) {
+  std::optional<ErrorRecord> error;
+  const std::uint64_t groups = pass_->group_count(chunk);
+  for (std::uint64_t group = 0; group < groups; ++group) {
+    if (!error) {
+      try {
+        pass_->prepare(chunk, group);
+        if (group + 1 == groups) check_emitted(chunks_[chunk]);
+      } catch (const std::exception& e) {
+        error = record_of(e);
+      }
+    }
+    const auto gate = static_cast<std::int64_t>(chunk);
+    gates_.agree("native-materialize", gate, error);
+    try {
+      pass_->gather(chunk, group, gates_.deadline(), gates_.group());
+    } catch (const std::exception& e) {
+      error = record_of(e);
+      gates_.group().raise_alarm();  // peers stop waiting and meet this rank at the next gate
+    }
+  }
+  if (sink_ != nullptr && !error) {
+    try {
+      sink_->update(updates_->update(chunk), chunk, handles_);
+    } catch (const std::exception& e) {
+      error = record_of(e);
+    }
+  }
+  gates_.agree("native-transfer", static_cast<std::int64_t>(chunk), error);
+}
+
+void Sender::check_emitted(const Chunk& chunk) {
+  const auto emitted = pass_->emitted();
+  const std::uint64_t end = chunk.first + chunk.count;
+  for (std::uint64_t t = chunk.first; t < end; ++t) {
+    if (t >= emitted.size()) {
+      throw_violation(ErrorKind::kMismatch, expected_[t].name,
+                      "the source ended before this planned tensor");
+    }
+    if (emitted[t] != expected_[t]) {
+      throw_violation(ErrorKind::kMismatch, expected_[t].name,
+                      emitted[t].name == expected_[t].name
+                          ? "was emitted with another shape, dtype or size than planned"
+                          : "is due, the source emitted " + emitted[t].name);
+    }
+  }
+  if (emitted.size() > end) {
+    throw_violation(ErrorKind::kMismatch, emitted[end].name, "was emitted beyond its chunk");
+  }
+}
+
+wire::ExpectedDigest Sender::verify_source(const std::string& fingerprint) {
+  std::optional<ErrorRecord> error;
+  ByteBuffer own;
+  try {
+    if (!pass_->exhausted()) {
+      throw_violation(ErrorKind::kMismatch, "source", "has more tensors to give than planned");
+    }
+    const auto emitted = pass_->emitted();
+    if (wire::build_manifest(emitted).fingerprint != fingerprint) {
+      throw_violation(ErrorKind::kMismatch, "manifest",
+                      "what this rank emitted (" + std::to_string(emitted.size()) +
+                          " tensors) is not the expected manifest");
+    }
+    if (options_.content_digest && pass_->digest_sums().size() != expected_.size()) {
+      throw_violation(ErrorKind::kMismatch, "digest", "the source summed other tensors");
+    }
+    wire::encode_sums(pass_->digest_sums(), own);
+  } catch (const std::exception& e) {
+    error = record_of(e);
+  }
+  gates_.agree("native-source-verify", 0, error);
+  if (!options_.content_digest) return {};
+
+  std::vector<std::uint64_t> total(expected_.size(), 0);
+  const auto gathered = gates_.group().all_gather(own, gates_.deadline());
+  for (std::size_t r = 0; r < gathered.size(); ++r) {
+    const auto sums = wire::decode_sums(gathered[r]);
+    if (sums.size() != total.size()) {
+      throw_violation(ErrorKind::kMismatch, "digest",
+                      "rank " + std::to_string(r) + " sent " + std::to_string(sums.size()) +
+                          " sums for " + std::to_string(total.size()) + " tensors");
+    }
+    for (std::size_t t = 0; t < total.size(); ++t) total[t] += sums[t];
+  }
+  return expected_digest(expected_, total);
+}
+
+void Sender::release(Deadline deadline) noexcept {
+  if (pass_ && !pass_->quiesce(deadline)) return;
+  pass_.reset();
+  export_.reset();
+  buffer_.reset();
+}
+
+}  // namespace tpsync::transfer

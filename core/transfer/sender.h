@@ -1,0 +1,114 @@
+// The actors' side of the data plane: one packed buffer, allocated and exported once per
+// publication, filled chunk by chunk.
+//
+// Exactly one agreement stands before each declared group of collectives and one after each
+// transfer; only after the latter is the buffer written again. The sender knows nothing of TP
+// slicing. It does not free the exported buffer by itself while a worker may still have it open:
+// release() does, once the caller knows that nobody has.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "tpsync/base/errors.h"
+#include "tpsync/base/log.h"
+#include "tpsync/collective/control_group.h"
+#include "tpsync/device/handles.h"
+#include "tpsync/transfer/weight_source.h"
+#include "tpsync/wire/messages.h"
+
+namespace tpsync::transfer {
+
+// An agreement among the actors; implemented by sync/consensus.h.
+class Gates {
+ public:
+  virtual ~Gates() = default;
+  // Collective. Throws the first failing rank's error, the same on every rank; RuntimeBroken
+  // kPeerLost if the group broke. `local` is this rank's own failure, if any.
+  virtual void agree(std::string_view phase, std::int64_t index,
+                     const std::optional<ErrorRecord>& local) = 0;
+  virtual collective::ControlGroup& group() = 0;
+  // For one collective operation that begins now.
+  virtual Deadline deadline() = 0;
+};
+
+// Rank 0's way to the runtime: one update command. Throws any Error.
+class UpdateSink {
+ public:
+  virtual ~UpdateSink() = default;
+  virtual void update(const wire::EncodedUpdate& update, std::uint64_t chunk,
+                      const wire::HandleMap& handles) = 0;
+};
+
+struct SenderOptions {
+  std::uint64_t bucket_bytes = 0;
+  wire::Layout layout = wire::Layout::kCompact;
+  bool content_digest = false;
+};
+
+// The updates of a plan, encoded once and resent in every publication.
+class UpdatePlan {
+ public:
+  UpdatePlan(std::span<const wire::TensorRecord> tensors, std::span<const Chunk> chunks);
+  const wire::EncodedUpdate& update(std::uint64_t chunk) const { return updates_[chunk]; }
+
+ private:
+  std::vector<wire::EncodedUpdate> updates_;
+};
+
+class Sender {
+ public:
+  // `sink` is null on all ranks but 0. Everything outlives the sender. `expected` are the planned
+  // tensors that `chunks` and `updates` were made from.
+  Sender(device::Device& device, WeightSource& source, Gates& gates, Log& log, UpdateSink* sink,
+         std::span<const wire::TensorRecord> expected, std::vector<Chunk> chunks,
+         const UpdatePlan* updates, const SenderOptions& options);
+  // Leaks the exported buffer if release() was not called: freeing it under an open import is
+  // undefined.
+  ~Sender();
+  Sender(const Sender&) = delete;
+  Sender& operator=(const Sender&) = delete;
+
+  // Collective. Allocates and exports the buffer, and merges the handles of all ranks by device
+  // UUID, which must be exactly `device_uuids` in rank order. Throws what the gate throws.
+  void open(std::span<const std::string> device_uuids);
+
+  // Collective. All chunks. Throws what the gates throw; every rank throws at the same gate.
+  void send();
+
+  // Collective. Every rank's emitted manifest equals `fingerprint` and its source is exhausted.
+  // Returns the agreed content digest (empty if off).
+  wire::ExpectedDigest verify_source(const std::string& fingerprint);
+
+  // Frees the buffer, which nobody may still have open; first waits until this rank's own work no
+  // longer touches it, and keeps the buffer if the deadline passes.
+  void release(Deadline deadline) noexcept;
+
+ private:
+  void send_chunk(std::uint64_t chunk);
+  void check_emitted(const Chunk& chunk);
+
+  device::Device& device_;
+  WeightSource& source_;
+  Gates& gates_;
+  Log& log_;
+  UpdateSink* sink_;
+  std::span<const wire::TensorRecord> expected_;
+  std::vector<Chunk> chunks_;
+  const UpdatePlan* updates_;
+  SenderOptions options_;
+  device::Region buffer_;
+  device::Export export_;
+  wire::HandleMap handles_;
+  std::unique_ptr<WeightPass> pass_;
+};
+
+// Merges one handle per rank by device UUID. `uuids` are the expected ones in rank order,
+// gathered[r] what rank r contributed. Throws PeerViolation kMismatch, subject the UUID, rank the
+// contributor: missing, foreign or duplicate.
+wire::HandleMap merge_handles(std::span<const std::string> uuids,
+                              std::span<const wire::HandleMap> gathered);
+
+}  // namespace tpsync::transfer

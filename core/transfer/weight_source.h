@@ -1,0 +1,83 @@
+// What the sender asks of a trainer: ordered metadata without materialization, and lazy passes that
+// put one chunk after the other into the packed buffer. Implemented by trainer/exporter.h; a test
+// or another trainer may bring its own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tpsync/base/clock.h"
+#include "tpsync/collective/control_group.h"
+#include "tpsync/device/device.h"
+#include "tpsync/transfer/chunk_plan.h"
+#include "tpsync/wire/messages.h"
+
+namespace tpsync::transfer {
+
+// Where a pass writes: the packed buffer of the publication, in its layout.
+struct PassTarget {
+  device::RegionId buffer = device::RegionId::kNone;
+  wire::Layout layout = wire::Layout::kCompact;
+  std::uint64_t bucket_bytes = 0;
+  bool content_digest = false;
+  std::vector<Chunk> chunks;  // of the source's own metadata
+};
+
+// One traversal. For each chunk in order: prepare(chunk, group) and then gather(chunk, group) for
+// each of its groups. A pass is used by one thread; destroying it releases what it holds without
+// waiting.
+class WeightPass {
+ public:
+  virtual ~WeightPass() = default;
+
+  // How many groups of collectives the chunk needs; the same on every rank, normally one, never one
+  // per tensor.
+  virtual std::uint64_t group_count(std::uint64_t chunk) = 0;
+
+  // Local work before the group: checks, packing with the cast, enqueued. Not collective. Throws
+  // any Error; then no rank must enter the group.
+  virtual void prepare(std::uint64_t chunk, std::uint64_t group) = 0;
+
+  // The group itself. Collective: every rank enters it, after all agreed that prepare succeeded.
+  // Returns when the chunk's bytes of this group are complete in the buffer. Throws RuntimeBroken
+  // kPeerLost, kPeerFailed, kTimeout, kDevice.
+  virtual void gather(std::uint64_t chunk, std::uint64_t group, Deadline deadline,
+                      collective::ControlGroup& watch) = 0;
+
+  // The records of all tensors that were really emitted so far, in the order of emission.
+  virtual std::span<const wire::TensorRecord> emitted() const = 0;
+
+  // True if the source has nothing more to give. Asked after the last chunk.
+  virtual bool exhausted() = 0;
+
+  // Blocks until nothing that this pass enqueued touches the buffer any more; false at the
+  // deadline.
+  virtual bool quiesce(Deadline deadline) noexcept = 0;
+
+  // This rank's part of the content digest, one sum per tensor emitted, over the rows that this
+  // rank holds, taken after the cast and before the gather. Empty if the digest is off.
+  virtual std::span<const std::uint64_t> digest_sums() const = 0;
+};
+
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+
+  // All canonical tensors in canonical order, in the dtype in which they travel; no payload byte is
+  // read. The same on every rank. Throws any Error.
+  virtual std::span<const wire::TensorRecord> metadata() = 0;
+
+  // How the actors' shards cut each tensor.
+  virtual const wire::SourceLayout& layout() = 0;
+
+  // A fresh pass; at most one at a time. Allocates what it needs beside the buffer.
+  virtual std::unique_ptr<WeightPass> begin(const PassTarget& target) = 0;
+
+  // False once a gather was aborted: the weight group must be rebuilt before another pass.
+  virtual bool usable() const noexcept = 0;
+};
+
+}  // namespace tpsync::transfer

@@ -165,6 +165,12 @@ void WeightLoader::load(wire::UpdateRequest update, device::RegionId packed, Dea
                         std::to_string(next_chunk_) + " of " +
                         std::to_string(prepared.chunks.size()));
   }
+  const std::uint64_t have = update.names.size();
+  if (update.dtype_names.size() != have || update.shapes.size() != have ||
+      update.tensor_sizes.size() != have) {
+    throw_violation(ErrorKind::kProtocol, "update_info",
+                    "names, dtype_names, shapes and tensor_sizes differ in length");
+  }
   const Chunk& chunk = prepared.chunks[next_chunk_];
   // The copy runs while the host checks and hashes what it was told. An error found by then does
   // not matter to the bytes: a failed publication leaves no usable weights anyway.
@@ -172,7 +178,6 @@ void WeightLoader::load(wire::UpdateRequest update, device::RegionId packed, Dea
     const device::RegionId bindings[] = {packed, resident_};
     device_.launch(stream_.id(), *prepared.copies[next_chunk_], bindings);
   }
-  const std::uint64_t have = update.names.size();
   for (std::uint64_t i = 0; i < std::min(have, chunk.count); ++i) {
     const wire::TensorRecord received = received_record(update, i);
     check_record(received, chunk.first + i);

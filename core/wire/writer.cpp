@@ -1,0 +1,96 @@
+// The MessagePack forms come from msgpack-cxx's packer; the buffer is its stream.
+#include "tpsync/wire/writer.h"
+
+#include <msgpack/pack.hpp>
+
+#include "tpsync/base/errors.h"
+
+namespace tpsync::wire {
+namespace {
+
+struct Sink {
+  ByteBuffer& out;
+  void write(const char* data, std::size_t size) {
+    const auto* first = reinterpret_cast<const std::byte*>(data);
+    out.insert(out.end(), first, first + size);
+  }
+};
+
+msgpack::packer<Sink> packer_for(Sink& sink) { return msgpack::packer<Sink>(sink); }
+
+// A frame is far below the format's own limit, so a larger size is a bug of the caller.
+std::uint32_t size32(std::size_t size) {
+  TPSYNC_ASSERT(size <= UINT32_MAX);
+  return static_cast<std::uint32_t>(size);
+}
+
+}  // namespace
+
+void Writer::nil() {
+  Sink sink{out_};
+  packer_for(sink).pack_nil();
+}
+
+void Writer::boolean(bool value) {
+  Sink sink{out_};
+  if (value) {
+    packer_for(sink).pack_true();
+  } else {
+    packer_for(sink).pack_false();
+  }
+}
+
+void Writer::integer(std::int64_t value) {
+  Sink sink{out_};
+  packer_for(sink).pack_int64(value);
+}
+
+void Writer::natural(std::uint64_t value) {
+  Sink sink{out_};
+  packer_for(sink).pack_uint64(value);
+}
+
+void Writer::real(double value) {
+  Sink sink{out_};
+  packer_for(sink).pack_double(value);
+}
+
+void Writer::text(std::string_view value) {
+  Sink sink{out_};
+  packer_for(sink).pack_str(size32(value.size()));
+  sink.write(value.data(), value.size());
+}
+
+void Writer::bytes(ByteView value) {
+  Sink sink{out_};
+  packer_for(sink).pack_bin(size32(value.size()));
+  raw(value);
+}
+
+void Writer::array(std::size_t size) {
+  Sink sink{out_};
+  packer_for(sink).pack_array(size32(size));
+}
+
+void Writer::map(std::size_t size) {
+  Sink sink{out_};
+  packer_for(sink).pack_map(size32(size));
+}
+
+void Writer::raw(ByteView encoded) { out_.insert(out_.end(), encoded.begin(), encoded.end()); }
+
+void append_varint(ByteBuffer& out, std::uint64_t value) {
+  while (value >= 0x80) {
+    out.push_back(static_cast<std::byte>((value & 0x7f) | 0x80));
+    value >>= 7;
+  }
+  out.push_back(static_cast<std::byte>(value));
+}
+
+void append_word(ByteBuffer& out, std::uint64_t value) {
+  for (int shift = 0; shift < 64; shift += 8) {
+    out.push_back(static_cast<std::byte>((value >> shift) & 0xff));
+  }
+}
+
+}  // namespace tpsync::wire

@@ -89,6 +89,7 @@ Sender::~Sender() {
 }
 
 void Sender::open(std::span<const std::string> device_uuids) {
+  gates_.enter("native-buffer-allocation", 0);
   ByteBuffer own;
   std::optional<ErrorRecord> error;
   try {
@@ -108,10 +109,10 @@ void Sender::open(std::span<const std::string> device_uuids) {
   } catch (const std::exception& e) {
     error = record_of(e);
   }
-  gates_.agree("native-buffer-allocation", 0, error);
+  gates_.agree(error);
 
   std::vector<wire::HandleMap> gathered;
-  for (const ByteBuffer& bytes : gates_.group().all_gather(own, gates_.deadline())) {
+  for (const ByteBuffer& bytes : gates_.all_gather(own)) {
     gathered.push_back(wire::decode_handle_map(bytes));
   }
   handles_ = merge_handles(device_uuids, gathered);
@@ -122,9 +123,11 @@ void Sender::send() {
 }
 
 void Sender::send_chunk(std::uint64_t chunk) {
-  std::optional<ErrorRecord> error;
+  const auto index = static_cast<std::int64_t>(chunk);
   const std::uint64_t groups = pass_->group_count(chunk);
+  std::optional<ErrorRecord> error;
   for (std::uint64_t group = 0; group < groups; ++group) {
+    gates_.enter("native-materialize", index);
     if (!error) {
       try {
         pass_->prepare(chunk, group);
@@ -133,8 +136,9 @@ void Sender::send_chunk(std::uint64_t chunk) {
         error = record_of(e);
       }
     }
-    const auto gate = static_cast<std::int64_t>(chunk);
-    gates_.agree("native-materialize", gate, error);
+    gates_.agree(error);
+
+    if (group + 1 == groups) gates_.enter("native-transfer", index);
     try {
       pass_->gather(chunk, group, gates_.deadline(), gates_.group());
     } catch (const std::exception& e) {
@@ -149,7 +153,7 @@ void Sender::send_chunk(std::uint64_t chunk) {
       error = record_of(e);
     }
   }
-  gates_.agree("native-transfer", static_cast<std::int64_t>(chunk), error);
+  gates_.agree(error);
 }
 
 void Sender::check_emitted(const Chunk& chunk) {
@@ -173,6 +177,7 @@ void Sender::check_emitted(const Chunk& chunk) {
 }
 
 wire::ExpectedDigest Sender::verify_source(const std::string& fingerprint) {
+  gates_.enter("native-source-verify", 0);
   std::optional<ErrorRecord> error;
   ByteBuffer own;
   try {
@@ -192,11 +197,11 @@ wire::ExpectedDigest Sender::verify_source(const std::string& fingerprint) {
   } catch (const std::exception& e) {
     error = record_of(e);
   }
-  gates_.agree("native-source-verify", 0, error);
+  gates_.agree(error);
   if (!options_.content_digest) return {};
 
   std::vector<std::uint64_t> total(expected_.size(), 0);
-  const auto gathered = gates_.group().all_gather(own, gates_.deadline());
+  const auto gathered = gates_.all_gather(own);
   for (std::size_t r = 0; r < gathered.size(); ++r) {
     const auto sums = wire::decode_sums(gathered[r]);
     if (sums.size() != total.size()) {

@@ -21,17 +21,22 @@
 
 namespace tpsync::transfer {
 
-// An agreement among the actors; implemented by sync/consensus.h.
+// Agreement among the actors, phase by phase; implemented by sync/consensus.h. All ranks enter the
+// same phases in the same order. Every collective call throws RuntimeBroken kPeerLost if the group
+// broke; errors carry the phase.
 class Gates {
  public:
   virtual ~Gates() = default;
-  // Collective. Throws the first failing rank's error, the same on every rank; RuntimeBroken
-  // kPeerLost if the group broke. `local` is this rank's own failure, if any.
-  virtual void agree(std::string_view phase, std::int64_t index,
-                     const std::optional<ErrorRecord>& local) = 0;
-  virtual collective::ControlGroup& group() = 0;
-  // For one collective operation that begins now.
+  // Not collective: what follows, up to and including the next agreement, belongs to this phase.
+  virtual void enter(std::string_view phase, std::int64_t index) = 0;
+  // Collective: the gate of the present phase. Throws the first failing rank's error, the same on
+  // every rank. `local` is this rank's own failure, if any.
+  virtual void agree(const std::optional<ErrorRecord>& local) = 0;
+  // Collective: every rank's bytes, in rank order.
+  virtual std::vector<ByteBuffer> all_gather(ByteView bytes) = 0;
+  // For a wait on the weight group that begins now, and what such a wait watches.
   virtual Deadline deadline() = 0;
+  virtual collective::ControlGroup& group() = 0;
 };
 
 // Rank 0's way to the runtime: one update command. Throws any Error.

@@ -1,0 +1,53 @@
+// Rank-synchronous failure: every rank reports success or failure at each gate, and all of them
+// leave it the same way.
+//
+// A gate costs one fixed word per rank (gate, status); texts travel in a second round, only if
+// somebody failed. The error that all ranks throw is the first one in rank order; a rank that only
+// gave up because of a peer (kPeerFailed) is not a cause and comes last. Ranks that stand at
+// different gates are a broken lockstep: PeerViolation kProtocol everywhere.
+#pragma once
+
+#include <string>
+
+#include "tpsync/base/clock.h"
+#include "tpsync/base/log.h"
+#include "tpsync/collective/control_group.h"
+#include "tpsync/transfer/sender.h"
+
+namespace tpsync::sync {
+
+// After a local timeout the peers are timing out as well: a rank waits for them this much longer,
+// so that the whole failure stays within one control timeout plus the kill routine.
+inline constexpr Duration kTimeoutGrace = std::chrono::milliseconds(250);
+
+class Consensus final : public transfer::Gates {
+ public:
+  // Everything outlives the consensus.
+  Consensus(collective::ControlGroup& group, Clock& clock, Log& log, Duration control_timeout);
+
+  void enter(std::string_view phase, std::int64_t index) override;
+  void agree(const std::optional<ErrorRecord>& local) override;
+  std::vector<ByteBuffer> all_gather(ByteView bytes) override;
+  Deadline deadline() override;
+  collective::ControlGroup& group() override { return group_; }
+
+  // Collective; on rank 0 `bytes` is the input, elsewhere the output.
+  void broadcast(ByteBuffer& bytes);
+
+  // "native-transfer-3" for the chunk phases, "native-init" for the others.
+  std::string phase_name() const;
+
+ private:
+  template <typename Call>
+  void with_phase(Call&& call);
+
+  collective::ControlGroup& group_;
+  Clock& clock_;
+  Log& log_;
+  Duration timeout_;
+  std::string_view phase_;
+  std::int64_t index_ = 0;
+  std::vector<std::uint64_t> words_;
+};
+
+}  // namespace tpsync::sync

@@ -1,0 +1,494 @@
+#include "tpsync/sync/ipc_weight_sync.h"
+
+#include <algorithm>
+
+#include "tpsync/base/errors.h"
+#include "tpsync/sync/preflight.h"
+#include "tpsync/transfer/chunk_layout.h"
+
+namespace tpsync::sync {
+
+namespace {
+
+// A kill routine's worst case, and so the time after which a worker that still lives is not going
+// to die.
+constexpr Duration kWorkerDeathAllowance = std::chrono::milliseconds(10500);
+constexpr std::uint64_t kProbeBytes = sizeof(std::uint64_t);
+
+std::string to_hex(ByteView bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const std::byte b : bytes) {
+    text += kDigits[std::to_integer<unsigned>(b) >> 4];
+    text += kDigits[std::to_integer<unsigned>(b) & 0xf];
+  }
+  return text;
+}
+
+std::int64_t visible_devices(Host& host) {
+  const auto list = host.environment("CUDA_VISIBLE_DEVICES");
+  if (!list) return 1;  // the one device that main handed down
+  if (list->empty()) return 0;
+  return 1 + static_cast<std::int64_t>(std::count(list->begin(), list->end(), ','));
+}
+
+}  // namespace
+
+struct IpcWeightSync::Plan {
+  model::CanonicalPlan canonical;
+  wire::Manifest manifest;
+  std::vector<transfer::Chunk> chunks;            // planned after the preflight admitted the bucket
+  std::unique_ptr<transfer::UpdatePlan> updates;  // rank 0 only
+};
+
+IpcWeightSync::IpcWeightSync(World world, std::unique_ptr<collective::ControlGroup> group,
+                             device::Device& device, transfer::WeightSource& source,
+                             PublicationTarget& target, model::ModelConfig config,
+                             SyncOptions options)
+    : world_(world),
+      group_(std::move(group)),
+      device_(device),
+      source_(source),
+      target_(target),
+      config_(std::move(config)),
+      options_(std::move(options)),
+      consensus_(*group_, world_.clock, world_.log, options_.control_timeout),
+      rank_(group_->rank()) {
+  check_options(options_);
+  if (rank_ == 0 && options_.control_timeout - kKillAllowance <= target_.weight_update_timeout()) {
+    throw_invalid(
+        ErrorKind::kInvalidConfig, "control_timeout",
+        "must exceed weight_update_timeout by more than 11 s, or the peers give up before "
+        "a hung runtime is ended");
+  }
+}
+
+IpcWeightSync::~IpcWeightSync() { cleanup(); }
+
+void IpcWeightSync::cleanup() noexcept {
+  if (is_cleaned_up_) return;
+  is_cleaned_up_ = true;
+  sender_.reset();
+  workers_.clear();
+  group_->leave();
+}
+
+void IpcWeightSync::apply(PublicationEvent event) {
+  const auto next = next_state(state_, event);
+  TPSYNC_ASSERT(next.has_value());
+  state_ = *next;
+  world_.log.record({.level = LogLevel::kDebug,
+                     .event = LogEvent::kStateChanged,
+                     .subject = "publication",
+                     .text = to_string(state_)});
+}
+
+void IpcWeightSync::setup() {
+  if (is_set_up_ || is_cleaned_up_) {
+    throw_invalid(ErrorKind::kInvalidState, "setup", "may be called once, before cleanup");
+  }
+  consensus_.enter("setup", 0);
+  std::optional<ErrorRecord> error;
+  ByteBuffer bytes;
+  if (rank_ == 0) {
+    try {
+      target_.set_weight_sync_sleep_level(2, true);
+      const std::int64_t committed = target_.topology().committed_version;
+      const std::uint64_t sum = static_cast<std::uint64_t>(committed);
+      wire::encode_sums(std::span(&sum, 1), bytes);
+    } catch (const std::exception& e) {
+      error = record_of(e);
+    }
+  }
+  consensus_.agree(error);
+  consensus_.broadcast(bytes);
+  const auto committed = wire::decode_sums(bytes);
+  if (committed.size() != 1) {
+    throw_violation(ErrorKind::kProtocol, "setup", "rank 0 sent no committed version");
+  }
+  next_version_ =
+      1 + std::max(static_cast<std::int64_t>(committed[0]), options_.last_committed_version);
+  is_set_up_ = true;
+}
+
+PublicationResult IpcWeightSync::sync() {
+  if (!is_set_up_ || is_cleaned_up_) {
+    throw_invalid(ErrorKind::kInvalidState, "sync", "needs setup before it and no cleanup yet");
+  }
+  if (broken_) {
+    throw_invalid(ErrorKind::kInvalidState, "sync",
+                  "an earlier publication failed; build a new runtime and a new sync object");
+  }
+  try {
+    return publish();
+  } catch (const std::exception& e) {
+    fail(record_of(e));
+  }
+}
+
+// Runs on rank 0 alone, then every rank agrees on it.
+template <typename Call>
+void IpcWeightSync::rank_zero_step(std::string_view phase, Call&& call) {
+  consensus_.enter(phase, 0);
+  std::optional<ErrorRecord> error;
+  if (rank_ == 0) {
+    try {
+      call();
+    } catch (const std::exception& e) {
+      error = record_of(e);
+    }
+  }
+  consensus_.agree(error);
+}
+
+const IpcWeightSync::Plan& IpcWeightSync::plan() {
+  if (!plan_) {
+    model::ExportTraits traits;
+    traits.lora_merged = options_.lora_merged;
+    traits.name_remap = !options_.name_remap.empty();
+    traits.wire_dtype = options_.wire_dtype;
+    auto plan = std::make_unique<Plan>();
+    plan->canonical = model::plan_canonical(config_, traits);
+    plan->manifest = wire::build_manifest(plan->canonical.tensors);
+    plan_ = std::move(plan);
+  }
+  return *plan_;
+}
+
+void IpcWeightSync::check_schema() {
+  consensus_.enter("expected-schema", 0);
+  std::optional<ErrorRecord> error;
+  try {
+    const auto& expected = plan().canonical.tensors;
+    if (!source_.usable()) {
+      throw_invalid(ErrorKind::kInvalidState, "weight group",
+                    "was aborted by an earlier failure; build a new one");
+    }
+    const auto exported = source_.metadata();
+    for (std::size_t t = 0; t < std::max(expected.size(), exported.size()); ++t) {
+      if (t >= exported.size()) {
+        throw_invalid(ErrorKind::kMismatch, expected[t].name,
+                      "is expected, the trainer has no more");
+      }
+      if (t >= expected.size()) {
+        throw_invalid(ErrorKind::kMismatch, exported[t].name, "is not part of this model");
+      }
+      if (expected[t] == exported[t]) continue;
+      throw_invalid(ErrorKind::kMismatch, expected[t].name,
+                    expected[t].name == exported[t].name
+                        ? "the trainer holds another shape or dtype than the configuration says"
+                        : "is expected, the trainer has " + exported[t].name);
+    }
+  } catch (const std::exception& e) {
+    error = record_of(e);
+  }
+  consensus_.agree(error);
+
+  const auto fingerprints = consensus_.all_gather(as_view(plan_->manifest.fingerprint));
+  for (std::size_t r = 1; r < fingerprints.size(); ++r) {
+    if (fingerprints[r] == fingerprints[0]) continue;
+    ErrorRecord record;
+    record.kind = ErrorKind::kMismatch;
+    record.rank = static_cast<int>(r);
+    record.phase = consensus_.phase_name();
+    record.subject = "manifest";
+    record.detail = "this rank plans another model than rank 0";
+    throw InvalidInput(record);
+  }
+}
+
+wire::TopologyReport IpcWeightSync::discover_topology() {
+  wire::TopologyReport report;
+  ByteBuffer bytes;
+  rank_zero_step("topology-discovery", [&] {
+    const TargetTopology topology = target_.topology();
+    if (topology.tp_size <= 0 ||
+        topology.device_uuids.size() != static_cast<std::size_t>(topology.tp_size) ||
+        topology.worker_pids.size() != topology.device_uuids.size() || topology.layouts.empty()) {
+      throw_violation(ErrorKind::kMismatch, "topology", "the runtime did not name all its workers");
+    }
+    if (!topology.weights_awake) {
+      throw_nothing_happened(ErrorKind::kInvalidState, "weights",
+                             "are asleep; wake the tag \"weights\" before a publication");
+    }
+    if (next_version_ <= topology.committed_version) {
+      throw_invalid(ErrorKind::kInvalidState, "model_version",
+                    std::to_string(next_version_) + " is not above the committed " +
+                        std::to_string(topology.committed_version));
+    }
+    const auto& layouts = topology.layouts;
+    const auto takes = [&](wire::Layout layout) {
+      return std::find(layouts.begin(), layouts.end(), layout) != layouts.end();
+    };
+    report.layout = options_.layout                   ? *options_.layout
+                    : takes(wire::Layout::kRankMajor) ? wire::Layout::kRankMajor
+                                                      : wire::Layout::kCompact;
+    if (!takes(report.layout)) {
+      throw_invalid(ErrorKind::kUnsupported, "layout",
+                    "the runtime does not take " + std::string(name_of(report.layout)));
+    }
+    report.tp_world_size = topology.tp_size;
+    report.device_uuids = topology.device_uuids;
+    report.worker_pids = topology.worker_pids;
+    report.committed_version = topology.committed_version;
+    wire::encode(report, bytes);
+  });
+  consensus_.broadcast(bytes);
+  return wire::decode_topology_report(bytes);
+}
+
+void IpcWeightSync::preflight(const wire::TopologyReport& topology) {
+  consensus_.enter("topology-memory-preflight", 0);
+  PreflightLimits limits;
+  std::optional<ErrorRecord> error;
+  ByteBuffer own;
+  try {
+    const auto& canonical = plan().canonical;
+    limits.bucket_bytes = options_.bucket_bytes;
+    limits.largest_tensor_bytes = canonical.largest_tensor_bytes;
+    limits.required_free_bytes = required_free_bytes(
+        options_.bucket_bytes, canonical.largest_layer_bytes, options_.gpu_memory_headroom_bytes);
+    // Every actor watches the workers by handles of its own, so that it knows when its memory is
+    // nobody else's any more.
+    workers_.clear();
+    for (std::size_t r = 0; r < topology.worker_pids.size(); ++r) {
+      workers_.push_back(world_.processes.attach(topology.worker_pids[r]));
+      if (workers_.back()) continue;
+      throw_nothing_happened(
+          ErrorKind::kIpc, "worker " + std::to_string(r),
+          "there is no process " + std::to_string(topology.worker_pids[r]) + " on this host");
+    }
+    wire::PreflightReport report;
+    report.host_name = world_.host.host_name();
+    report.boot_id = world_.host.boot_id();
+    report.device_uuid = device_.uuid();
+    report.visible_devices = visible_devices(world_.host);
+    report.free_bytes = device_.memory().free_bytes;
+    report.largest_tensor_bytes = static_cast<std::int64_t>(canonical.largest_tensor_bytes);
+    wire::encode(report, own);
+  } catch (const std::exception& e) {
+    error = record_of(e);
+  }
+  consensus_.agree(error);
+  std::vector<wire::PreflightReport> reports;
+  for (const ByteBuffer& bytes : consensus_.all_gather(own)) {
+    reports.push_back(wire::decode_preflight_report(bytes));
+  }
+  check_preflight(reports, topology, limits);
+  probe_ipc(topology);
+}
+
+void IpcWeightSync::probe_ipc(const wire::TopologyReport& topology) {
+  consensus_.enter("topology-ipc-probe", 0);
+  device::Region region;
+  device::Export exported;
+  ByteBuffer own;
+  std::optional<ErrorRecord> error;
+  try {
+    region =
+        device::allocate(device_, {.bytes = kProbeBytes, .kind = device::RegionKind::kExportable});
+    ByteBuffer word(kProbeBytes);
+    for (std::size_t i = 0; i < word.size(); ++i) {
+      word[i] = static_cast<std::byte>(0xa0 + 16 * rank_ + static_cast<int>(i));
+    }
+    const device::Stream stream = device::create_stream(device_);
+    device_.upload(stream.id(), region.id(), 0, word);
+    device_.synchronize(stream.id(), consensus_.deadline());
+    wire::HandleMap handle;
+    handle.entries.emplace_back(device_.uuid(), device_.export_region(region.id()));
+    exported = device::Export(device_, region.id());
+    wire::encode(handle, own);
+  } catch (const std::exception& e) {
+    error = record_of(e);
+  }
+  consensus_.agree(error);
+
+  // From here on a worker may have the probe open. It has closed it again when rank 0's command is
+  // agreed on; if that agreement never comes, these few bytes stay until the process ends.
+  const auto keep = [&] {
+    exported.leak();
+    region.leak();
+    world_.log.record({.level = LogLevel::kWarning,
+                       .event = LogEvent::kExportLeaked,
+                       .a = static_cast<std::int64_t>(kProbeBytes)});
+  };
+  try {
+    wire::ProbeIpcRequest request;
+    std::vector<wire::HandleMap> gathered;
+    for (const ByteBuffer& bytes : consensus_.all_gather(own)) {
+      gathered.push_back(wire::decode_handle_map(bytes));
+    }
+    request.handles = transfer::merge_handles(topology.device_uuids, gathered);
+    for (int r = 0; r < group_->size(); ++r) {
+      std::uint64_t word = 0;
+      for (std::size_t i = 0; i < kProbeBytes; ++i) {
+        const auto byte = static_cast<std::uint8_t>(0xa0 + 16 * r + static_cast<int>(i));
+        word |= static_cast<std::uint64_t>(byte) << (8 * i);
+      }
+      request.words.push_back(word);
+    }
+    rank_zero_step("topology-ipc-probe", [&] { target_.probe_ipc(request); });
+  } catch (const Error& e) {
+    if (e.kind() == ErrorKind::kPeerLost) keep();
+    throw;
+  }
+}
+
+wire::PublicationHeader IpcWeightSync::make_header(const wire::TopologyReport& topology) {
+  consensus_.enter("publication-id", 0);
+  std::optional<ErrorRecord> error;
+  ByteBuffer id;
+  if (rank_ == 0) {
+    try {
+      id.resize(16);
+      world_.random.fill(id);
+    } catch (const std::exception& e) {
+      error = record_of(e);
+    }
+  }
+  consensus_.agree(error);
+  consensus_.broadcast(id);
+  wire::PublicationHeader header;
+  header.publication_id = to_hex(id);
+  header.model_version = next_version_;
+  header.tp_world_size = topology.tp_world_size;
+  header.expected_manifest = plan_->manifest;
+  header.device_uuids = topology.device_uuids;
+  wire::validate_header(header, group_->size());
+  return header;
+}
+
+PublicationResult IpcWeightSync::publish() {
+  last_agreement_ = false;
+  check_schema();
+  const wire::TopologyReport topology = discover_topology();
+  preflight(topology);
+  const wire::PublicationHeader header = make_header(topology);
+  if (plan_->chunks.empty()) {
+    plan_->chunks = transfer::plan_chunks(plan_->canonical.tensors, options_.bucket_bytes);
+    if (rank_ == 0) {
+      plan_->updates =
+          std::make_unique<transfer::UpdatePlan>(plan_->canonical.tensors, plan_->chunks);
+    }
+  }
+
+  class Sink final : public transfer::UpdateSink {
+   public:
+    explicit Sink(IpcWeightSync& owner) : owner_(owner) {}
+    void update(const wire::EncodedUpdate& update, std::uint64_t chunk,
+                const wire::HandleMap& handles) override {
+      owner_.target_.update_publication(update, chunk, handles);
+    }
+
+   private:
+    IpcWeightSync& owner_;
+  };
+  Sink sink(*this);
+
+  apply(PublicationEvent::kInit);
+  rank_zero_step("native-init", [&] { target_.init_publication(); });
+
+  wire::StartRequest start;
+  start.header = header;
+  for (const transfer::Chunk& chunk : plan_->chunks)
+    start.chunk_tensor_counts.push_back(chunk.count);
+  start.layout = topology.layout;
+  start.buffer_bytes = transfer::buffer_bytes(topology.layout, options_.bucket_bytes,
+                                              static_cast<std::uint64_t>(group_->size()));
+  start.content_digest = options_.content_digest;
+  if (topology.layout == wire::Layout::kRankMajor) start.source_layout = source_.layout();
+  rank_zero_step("native-start", [&] { target_.start_publication(start); });
+  apply(PublicationEvent::kStart);
+
+  sender_ = std::make_unique<transfer::Sender>(
+      device_, source_, consensus_, world_.log, rank_ == 0 ? &sink : nullptr,
+      plan_->canonical.tensors, plan_->chunks, plan_->updates.get(),
+      transfer::SenderOptions{.bucket_bytes = options_.bucket_bytes,
+                              .layout = topology.layout,
+                              .content_digest = options_.content_digest});
+  sender_->open(header.device_uuids);
+  apply(PublicationEvent::kChunk);
+  sender_->send();
+  const wire::ExpectedDigest digest = sender_->verify_source(header.expected_manifest.fingerprint);
+  apply(PublicationEvent::kVerified);
+
+  wire::CommitResult result = finish(header, digest);
+  apply(PublicationEvent::kCommit);
+
+  consensus_.enter("native-ipc-release", 0);
+  std::optional<ErrorRecord> error;
+  if (rank_ == 0) {
+    try {
+      target_.release_publication();
+    } catch (const std::exception& e) {
+      error = record_of(e);
+    }
+  }
+  last_agreement_ = true;
+  consensus_.agree(error);
+  apply(PublicationEvent::kRelease);
+  sender_->release(consensus_.deadline());
+  sender_.reset();
+  workers_.clear();
+  ++next_version_;
+  apply(PublicationEvent::kDone);
+  return {header.publication_id, result.model_version, result.prefix_cache_reset,
+          std::move(result.worker_receipts)};
+}
+
+wire::CommitResult IpcWeightSync::finish(const wire::PublicationHeader& header,
+                                         const wire::ExpectedDigest& digest) {
+  ByteBuffer bytes;
+  rank_zero_step("native-finish", [&] {
+    wire::FinishRequest request;
+    request.header = header;
+    request.flush_cache = options_.flush_cache;
+    request.weight_version = std::to_string(header.model_version);
+    request.digest = digest;
+    wire::encode(target_.finish_publication(request), bytes);
+  });
+
+  consensus_.enter("native-result", 0);
+  consensus_.broadcast(bytes);
+  wire::CommitResult result;
+  std::optional<ErrorRecord> error;
+  try {
+    result = wire::decode_commit_result(bytes);
+    wire::validate_result(header, result, options_.flush_cache, digest);
+  } catch (const std::exception& e) {
+    error = record_of(e);
+  }
+  consensus_.agree(error);
+  return result;
+}
+
+bool IpcWeightSync::workers_gone() {
+  const Deadline deadline = Deadline::after(world_.clock, kWorkerDeathAllowance);
+  bool gone = true;
+  for (const auto& worker : workers_) gone &= worker && worker->wait(deadline).has_value();
+  return gone;
+}
+
+void IpcWeightSync::fail(const ErrorRecord& cause) {
+  ErrorRecord record = cause;
+  if (record.phase.empty()) record.phase = consensus_.phase_name();
+  const bool group_broke = record.kind == ErrorKind::kPeerLost;
+  broken_ = group_broke;
+  if (state_ == PublicationState::kIdle) {
+    workers_.clear();
+    throw_record(record);
+  }
+  if (group_broke && last_agreement_) record.kind = ErrorKind::kOutcomeUnknown;
+  record.remedy = Remedy::kRebuildRuntime;
+  broken_ = true;
+  if (state_ != PublicationState::kReleased) apply(PublicationEvent::kFail);
+  if (rank_ == 0) target_.poison(to_text(record));
+  // A worker may still read this actor's buffer until it is dead; only then is the memory given
+  // back.
+  if (sender_ && workers_gone()) sender_->release(consensus_.deadline());
+  sender_.reset();
+  workers_.clear();
+  throw RuntimeBroken(record);
+}
+
+}  // namespace tpsync::sync

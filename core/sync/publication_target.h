@@ -1,0 +1,54 @@
+// What a publication needs of the rollout engine: implemented by rollout/engine.h. Only rank 0
+// calls it; the engines of other ranks hold no runtime.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tpsync/base/clock.h"
+#include "tpsync/wire/messages.h"
+
+namespace tpsync::sync {
+
+struct TargetTopology {
+  std::int64_t tp_size = 0;
+  std::vector<std::string> device_uuids;  // by TP rank
+  std::vector<std::int64_t> worker_pids;  // by TP rank
+  std::int64_t committed_version = 0;
+  std::vector<wire::Layout> layouts;  // chunk layouts that the runtime takes; not empty
+  bool weights_awake = false;
+};
+
+class PublicationTarget {
+ public:
+  virtual ~PublicationTarget() = default;
+
+  // Throws RuntimeBroken kInvalidState if the runtime is broken or gone.
+  virtual TargetTopology topology() = 0;
+  // Of the five native commands.
+  virtual Duration weight_update_timeout() const = 0;
+
+  // Later sleeps use `level`; with `preserve_next` the next one keeps the weights (level 1).
+  virtual void set_weight_sync_sleep_level(int level, bool preserve_next) = 0;
+
+  // The worker of each device opens its actor's probe export and closes it again. Has no effect in
+  // the runtime: NothingHappened kRemote or kIpc leaves it usable.
+  virtual void probe_ipc(const wire::ProbeIpcRequest& request) = 0;
+
+  // The native commands, in this order. Each blocks until the reply or its deadline. After any
+  // failure but a local refusal (NothingHappened kInvalidState: nothing was sent) the runtime is
+  // gone before the call returns.
+  virtual void init_publication() = 0;
+  virtual void start_publication(const wire::StartRequest& request) = 0;
+  virtual void update_publication(const wire::EncodedUpdate& update, std::uint64_t chunk,
+                                  const wire::HandleMap& handles) = 0;
+  virtual wire::CommitResult finish_publication(const wire::FinishRequest& request) = 0;
+  virtual void release_publication() = 0;
+
+  // Destroys the runtime; idempotent, blocks for at most the kill routine.
+  virtual void poison(std::string_view reason) noexcept = 0;
+};
+
+}  // namespace tpsync::sync

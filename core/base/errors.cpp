@@ -57,6 +57,8 @@ std::string_view to_string(ErrorKind kind) {
       return "peer lost";
     case ErrorKind::kOutcomeUnknown:
       return "outcome unknown";
+    case ErrorKind::kPeerFailed:
+      return "peer failed";
     case ErrorKind::kInternal:
       return "internal";
   }
@@ -79,7 +81,7 @@ std::string_view to_string(Remedy remedy) {
 
 std::optional<ErrorKind> error_kind_from(std::uint64_t value) {
   constexpr auto kFirst = static_cast<std::uint64_t>(ErrorKind::kInvalidConfig);
-  constexpr auto kLast = static_cast<std::uint64_t>(ErrorKind::kInternal);
+  constexpr auto kLast = static_cast<std::uint64_t>(ErrorKind::kPeerFailed);
   if (value < kFirst || value > kLast) return std::nullopt;
   return static_cast<ErrorKind>(value);
 }

@@ -72,7 +72,8 @@ struct KillBudget {
 
 // Ends a child and its whole group: SIGTERM to the group and wait; SIGKILL and wait; then the same
 // for members that outlived the leader. Returns true if nothing of the group is left, within the
-// sum of the budget. Never throws.
-bool kill_tree(Process& leader, Clock& clock, const KillBudget& budget = {}) noexcept;
+// sum of the budget. Throws nothing of its own (not noexcept: in a simulated world its caller may
+// itself be killed while it waits).
+bool kill_tree(Process& leader, Clock& clock, const KillBudget& budget = {});
 
 }  // namespace tpsync

@@ -3,7 +3,7 @@
 // it, or owns it where it came as a unique_ptr.
 //
 // ShardGroup::wait hands its `watch` through as it is: a wrapped control group is watched through
-// its wrapper, whose lost_peer() is all that an implementation may call on it.
+// its wrapper, whose lost_peer() and alarm() are all that an implementation may call on it.
 #pragma once
 
 #include <memory>
@@ -33,6 +33,8 @@ class ForwardingControlGroup : public ControlGroup {
     inner_->broadcast(bytes, root, deadline);
   }
   std::optional<int> lost_peer() override { return inner_->lost_peer(); }
+  void raise_alarm() noexcept override { inner_->raise_alarm(); }
+  std::optional<int> alarm() override { return inner_->alarm(); }
   void leave() noexcept override { inner_->leave(); }
   ControlGroup& inner() noexcept { return *inner_; }
 

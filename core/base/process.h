@@ -31,6 +31,7 @@ struct SpawnRequest {
   std::vector<std::pair<std::string, std::string>>
       environment;                   // complete: nothing else is inherited
   std::unique_ptr<Channel> channel;  // the child's end; from the launcher's ChannelFactory
+  bool own_group = true;  // false: a member of this process's group and session (a runtime's workers)
   std::string log_path;              // stdout and stderr; empty inherits
 };
 

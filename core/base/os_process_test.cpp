@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -215,6 +215,8 @@ TEST_F(OsProcess, KillTreeEndsAStoppedChild) {
   const auto child = spawn({"hang"});
   EXPECT_EQ(read_text(true), "ready");
   ASSERT_EQ(kill(static_cast<pid_t>(child->pid()), SIGSTOP), 0);
+  siginfo_t stopped{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child->pid()), &stopped, WSTOPPED), 0);
   EXPECT_TRUE(kill_tree(*child, clock_, short_budget()));
   EXPECT_EQ(child->wait(soon()), (ExitStatus{true, SIGKILL}));
 }

@@ -26,11 +26,11 @@ struct ModelConfig {
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
-// Parses and checks. `origin` (a path) begins every message. Throws InvalidInput: kInvalidConfig
-// for text that is no JSON object, a missing field, a wrong type, zero or absurd sizes (the byte
-// count must fit 2^63), heads that KV heads do not divide; kUnsupported for another model_type,
-// attention_bias, dense layers (mlp_only_layers, decoder_sparse_step other than 1), shared experts,
-// quantization_config. Subject is the field.
+// Parses and checks. `origin` (a path) begins every message's detail. Throws InvalidInput:
+// kInvalidConfig for text that is no JSON object, a missing field, a wrong type, zero or absurd
+// sizes (the byte count must fit 2^63), heads that KV heads do not divide; kUnsupported for another
+// model_type, attention_bias, dense layers (mlp_only_layers, decoder_sparse_step other than 1),
+// shared experts, quantization_config. Subject is the field.
 ModelConfig parse_model_config(std::string_view json_text, std::string_view origin);
 
 // Reads DIR/config.json or the file itself; throws InvalidInput kInvalidConfig if it cannot be

@@ -37,15 +37,16 @@ class ManifestBuilder {
   ManifestBuilder(ManifestBuilder&&) noexcept;
   ManifestBuilder& operator=(ManifestBuilder&&) noexcept;
 
-  // Checks one record, then hashes it. Throws InvalidInput kProtocol naming the record and the
-  // field: empty name, negative dimension, numel not the product, empty dtype. A duplicate name is
-  // found by finish().
+  // Checks one record, then hashes it. Throws InvalidInput kProtocol, subject
+  // "tensors[<index>].<field>", in order: name empty or not UTF-8; negative dimension; numel not
+  // the product; dtype empty or not UTF-8; a byte count beyond 2^64. A refused record leaves the
+  // builder as it was. A duplicate name is found by finish().
   void add(const TensorRecord& record);
 
   std::uint64_t tensor_count() const;
 
-  // Throws InvalidInput kProtocol for duplicate names (first 8, sorted). The builder is empty
-  // afterwards.
+  // Throws InvalidInput kProtocol, subject "tensors", for duplicate names (first 8, sorted). The
+  // builder is empty afterwards.
   Manifest finish();
 
  private:

@@ -9,6 +9,21 @@
 // forwards the bytes of a request unchanged, and each worker answers with its own part of the
 // result.
 //
+// A field's name on the wire is its name here, except where its comment says otherwise. An absent
+// field takes the default written here if upstream gives it one (level, tags, record_id,
+// return_logprob, every sampling parameter, packed, flush_cache) or if it is not upstream's own
+// (layout, content_digest, source_layout, digest); every other one must be there.
+//
+// What is large for a real model is packed into one `bytes` value. A packed integer is LEB128:
+// seven bits a byte, low bits first, the high bit set on all but the last. A difference wraps at
+// 2^64 and is zigzag coded (0, -1, 1, -2, ... become 0, 1, 2, 3, ...). A sum is 8 bytes, low byte
+// first.
+//   row_bounds (source_layout)  per bound: its difference to the one before (the first: to 0)
+//   digest of a receipt         per part: tensor (difference to the part before), row0, row1 -
+//   row0,
+//                               col0, col1 - col0, sum
+//   digest of finish            per tensor: rows, cols, sum
+//
 // Decoders take bytes from outside: any malformed value throws PeerViolation kProtocol with the
 // field as subject; nothing is allocated by an unchecked length, and nesting deeper than any valid
 // message is refused.
@@ -46,7 +61,8 @@ std::optional<Command> command_from(std::string_view name);
 // The five commands of a publication: a failure of one of them ends the runtime.
 bool is_native(Command command);
 
-// An opaque exported handle per device UUID, in ascending order of UUID; UUIDs are distinct.
+// An opaque exported handle per device UUID, in ascending order of UUID; UUIDs are distinct. On the
+// wire a map, in any order.
 struct HandleMap {
   std::vector<std::pair<std::string, ByteBuffer>> entries;
   const ByteBuffer* find(std::string_view uuid) const;
@@ -94,7 +110,7 @@ struct HealthRequest {
 // Each actor exported a few bytes that begin with `word`; each worker opens the export of its own
 // UUID, reads the word and closes. Has no effect: ok=false leaves the runtime usable.
 struct ProbeIpcRequest {
-  HandleMap handles;
+  HandleMap handles;                 // "ipc_handles"
   std::vector<std::uint64_t> words;  // per worker, in rank order
   friend bool operator==(const ProbeIpcRequest&, const ProbeIpcRequest&) = default;
 };
@@ -126,9 +142,9 @@ struct StartRequest {
   std::optional<SourceLayout> source_layout;  // present if layout is rank_major
   friend bool operator==(const StartRequest&, const StartRequest&) = default;
 };
-struct UpdateRequest {
+struct UpdateRequest {  // all fields inside the map "update_info"
   std::uint64_t chunk_index = 0;
-  HandleMap handles;
+  HandleMap handles;  // "ipc_handles"
   std::vector<std::string> names;
   std::vector<std::string> dtype_names;  // bare: "bfloat16"
   std::vector<std::vector<std::int64_t>> shapes;
@@ -163,7 +179,9 @@ struct RequestHead {
 RequestHead decode_request_head(ByteView body);
 
 void encode_request(std::int64_t request_id, const Payload& payload, ByteBuffer& out);
-// Decodes the payload of a known command; the envelope must have been checked.
+// Decodes the payload of a known command; the envelope's values must have been checked. Beyond the
+// types: the lists of an update are equally long, and rank_major comes with a source layout whose
+// bounds are whole tensors.
 Payload decode_payload(Command command, ByteView body);
 
 // An update as a plan sends it again and again: encoded once per chunk and plan; per send, only the
@@ -237,13 +255,15 @@ struct Response {
 void encode_response(const Response& response, ByteBuffer& out);
 
 // Which hop a response comes from: a worker answers startup with its capability and finish with its
-// receipt, the runtime with the whole.
+// receipt, the runtime with the whole. A failed native command is answered with AbortedResult by a
+// runtime, with that or nil by a worker; every other failure with nil.
 enum class Peer : std::uint8_t { kRuntime, kWorker };
 
 // Checks in order: a map; protocol_version; request_id (>= 1); command (non-empty text); request_id
 // equals expected; command equals expected; ok strictly boolean; result present; then the result's
-// type for (command, ok, peer): anything else than the table in messages.cpp is PeerViolation
-// kProtocol.
+// type for (command, ok, peer): anything else than the table in decode_responses.cpp is
+// PeerViolation kProtocol. An absent error or traceback is empty. A body that is not one
+// well-formed map is refused before any of this.
 Response decode_response(ByteView body, std::int64_t expected_id, std::string_view expected_command,
                          Peer peer);
 

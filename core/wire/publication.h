@@ -75,17 +75,21 @@ struct CommitResult {  // of finish_native_weight_update
   friend bool operator==(const CommitResult&, const CommitResult&) = default;
 };
 
-// Fingerprint form, tensor_count > 0.
+// Fingerprint form, tensor_count > 0: kProtocol both.
 void validate_manifest(const Manifest& manifest);
 
 // Order: version and transport; publication id not empty; model_version > 0; tp_world_size ==
-// world; manifest; exactly `world` distinct non-empty device UUIDs.
+// world (kMismatch if not equal, kProtocol if not positive); manifest; exactly `world` (kMismatch)
+// distinct non-empty (kProtocol) device UUIDs.
 void validate_header(const PublicationHeader& header, std::int64_t world);
 
-// Order: header; count; per receipt: rank in range, then publication id, version, world,
-// fingerprint, UUID of that rank and readiness, then resident count; then ranks 0..world-1 exactly;
-// then, unless `digest` is empty, the content digest: for every tensor, equal ranges have equal
-// sums, and distinct ranges tile the tensor and add up to the actors' sum.
+// Order: header, against its own world; count; per receipt: rank in range (kProtocol), then
+// publication id, version, world, fingerprint, UUID of that rank and readiness, then resident count
+// > 0 (kProtocol); then ranks 0..world-1 exactly; then, unless `digest` is empty, the content
+// digest: as many tensors as the manifest has; every part inside its tensor (kProtocol), an empty
+// range with the sum 0; then for every tensor in order: equal ranges have equal sums, and distinct
+// ranges tile the tensor ("receipts[r].digest[i]" where one part is at fault, "digest.tensors[t]"
+// where all together are) and add up to the actors' sum. O(n log n) in the number of parts.
 void validate_receipts(const PublicationHeader& header, std::span<const WorkerReceipt> receipts,
                        const ExpectedDigest& digest);
 

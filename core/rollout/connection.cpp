@@ -83,8 +83,8 @@ wire::Result Connection::request(wire::Command command, Duration timeout,
     }
     state_ = ConnectionState::kIdle;
     return result;
-  } catch (const Error& error) {
-    break_and_throw(error, command, id);
+  } catch (const std::exception& error) {
+    break_and_throw(record_of(error), command, id);
   }
 }
 
@@ -112,8 +112,7 @@ wire::Result Connection::exchange(wire::Command command, std::int64_t id, Durati
 }
 
 // Decides by the kind of failure whether the runtime can go on, and says which request it was.
-void Connection::break_and_throw(const Error& error, wire::Command command, std::int64_t id) {
-  ErrorRecord record = error.record();
+void Connection::break_and_throw(ErrorRecord record, wire::Command command, std::int64_t id) {
   record.subject = record.subject.empty() || record.subject == name_of(command)
                        ? labelled(command, id)
                        : labelled(command, id) + ": " + record.subject;
@@ -121,7 +120,7 @@ void Connection::break_and_throw(const Error& error, wire::Command command, std:
   {
     const MutexLock lock(*mutex_);
     poisoned = state_ == ConnectionState::kBroken;
-    if (!poisoned && error.kind() == ErrorKind::kRemote && !failure_breaks(command)) {
+    if (!poisoned && record.kind == ErrorKind::kRemote && !failure_breaks(command)) {
       state_ = ConnectionState::kIdle;
       throw NothingHappened(record);
     }

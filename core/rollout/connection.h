@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "tpsync/base/errors.h"
 #include "tpsync/base/world.h"
 #include "tpsync/wire/messages.h"
 
@@ -56,7 +57,7 @@ class Connection {
  private:
   wire::Result exchange(wire::Command command, std::int64_t id, Duration timeout,
                         const std::function<void(std::int64_t, ByteBuffer&)>& encode);
-  [[noreturn]] void break_and_throw(const Error& error, wire::Command command, std::int64_t id);
+  [[noreturn]] void break_and_throw(ErrorRecord record, wire::Command command, std::int64_t id);
   void end_runtime() noexcept;
 
   World world_;

@@ -1,0 +1,53 @@
+// The serving end of the control protocol: one request after the other, in order, until the peer
+// closes, breaks the protocol, or the handler is done.
+//
+// A request that violates the envelope (form, version, identity) is never answered: the loop ends
+// and the peer sees end of file. An unknown command is answered with ok=false. The first request
+// must be `startup` with id 1; anything else that is well-formed gets an ok=false reply, and then
+// the loop ends.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tpsync/base/channel.h"
+#include "tpsync/base/world.h"
+#include "tpsync/wire/messages.h"
+
+namespace tpsync::runtime {
+
+enum class After : std::uint8_t { kContinue, kStop };
+
+struct Request {
+  std::int64_t id = 0;
+  wire::Command command = wire::Command::kHealth;
+  ByteView body;  // the whole message, valid during the call
+};
+
+class CommandHandler {
+ public:
+  virtual ~CommandHandler() = default;
+  // Executes one request. Sets result (and, on failure, error and traceback through fail()) in
+  // `response`; identity and command are filled in already. Throwing any std::exception means
+  // ok=false with that error and a nil result.
+  virtual After handle(const Request& request, wire::Response& response) = 0;
+  // What to do after a request that failed by throwing.
+  virtual After after_failure(wire::Command command) = 0;
+  // How long the next request may take to come; past it the loop ends.
+  virtual Deadline next_request_deadline() = 0;
+};
+
+struct LoopOptions {
+  std::string name;        // "runtime", "worker 2": begins tracebacks
+  Duration reply_timeout;  // for a peer that does not read
+  bool consecutive_ids =
+      true;  // exactly last + 1; else only rising (a worker sees what the runtime forwards)
+};
+
+// Fills the failure fields; "ClassName: text".
+void set_failure(wire::Response& response, const std::string& name, const ErrorRecord& record);
+
+// Returns when the loop has ended; throws nothing but what a seam's kill throws.
+void serve(World& world, Channel& channel, CommandHandler& handler, const LoopOptions& options);
+
+}  // namespace tpsync::runtime

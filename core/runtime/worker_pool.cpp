@@ -1,0 +1,162 @@
+#include "tpsync/runtime/worker_pool.h"
+
+#include <string>
+
+#include "tpsync/base/errors.h"
+#include "tpsync/wire/frame.h"
+
+namespace tpsync::runtime {
+
+namespace {
+
+// For a worker that leaves by itself once its channel is closed. Within the parent's kill routine.
+constexpr Duration kLeaveAllowance = std::chrono::seconds(2);
+constexpr Duration kKillAllowance = std::chrono::seconds(2);
+// Between end of file on a worker's channel and its exit status.
+constexpr Duration kStatusAllowance = std::chrono::milliseconds(100);
+
+}  // namespace
+
+WorkerPool::WorkerPool(World& world, Channel& parent, int tp_size)
+    : world_(world), parent_(parent), tp_size_(tp_size) {}
+
+WorkerPool::~WorkerPool() {
+  for (Worker& worker : workers_) {
+    if (worker.channel) worker.channel->close();
+  }
+  try {
+    const Deadline leave = Deadline::after(world_.clock, kLeaveAllowance);
+    for (Worker& worker : workers_) {
+      if (worker.process->wait(leave)) continue;
+      worker.process->signal(Signal::kKill);
+    }
+    const Deadline killed = Deadline::after(world_.clock, kKillAllowance);
+    for (Worker& worker : workers_) worker.process->wait(killed);
+  } catch (const std::exception&) {
+    // What can still not be waited for is left to the parent's kill of the whole group.
+  }
+}
+
+void WorkerPool::spawn(const std::function<SpawnRequest(int)>& request) {
+  for (int rank = 0; rank < tp_size_; ++rank) {
+    auto [ours, theirs] = world_.channels.make_pair();
+    SpawnRequest spawn = request(rank);
+    spawn.channel = std::move(theirs);
+    spawn.own_group = false;  // dies with the runtime's group
+    auto process = world_.processes.spawn(std::move(spawn));
+    workers_.push_back({std::move(ours), std::move(process)});
+  }
+}
+
+std::string WorkerPool::describe_exit(Worker& worker) {
+  const auto status = worker.process->wait(Deadline::after(world_.clock, kStatusAllowance));
+  if (!status) return "it closed its channel but did not exit";
+  return (status->signaled ? "it was killed by signal " : "it exited with status ") +
+         std::to_string(status->code);
+}
+
+WorkerPool::Reply WorkerPool::receive(std::size_t rank, wire::Command command, std::int64_t id,
+                                      Deadline deadline) {
+  Reply reply;
+  const std::string name = "worker " + std::to_string(rank);
+  try {
+    wire::receive_frame(*workers_[rank].channel, in_, deadline);
+    reply.response = wire::decode_response(in_, id, name_of(command), wire::Peer::kWorker);
+    if (reply.response.ok) return reply;
+    ErrorRecord record;
+    record.kind = ErrorKind::kRemote;
+    record.remedy = Remedy::kRebuildRuntime;
+    record.subject = name;
+    record.detail = reply.response.error;
+    reply.error = record;
+  } catch (const Error& e) {
+    ErrorRecord record = e.record();
+    record.subject = name + (record.subject.empty() ? "" : ": " + record.subject);
+    if (e.kind() == ErrorKind::kEndOfFile) record.detail = describe_exit(workers_[rank]);
+    reply.error = record;
+  }
+  reply.error->rank = static_cast<int>(rank);
+  return reply;
+}
+
+std::vector<WorkerPool::Reply> WorkerPool::call(wire::Command command, std::int64_t id,
+                                                ByteView body, Duration timeout,
+                                                bool stop_at_failure) {
+  const Deadline deadline = Deadline::after(world_.clock, timeout);
+  std::vector<Reply> replies(workers_.size());
+  std::vector<bool> open(workers_.size(), true);
+  const auto fail = [&](std::size_t rank, ErrorRecord record) {
+    record.rank = static_cast<int>(rank);
+    replies[rank].error = std::move(record);
+    open[rank] = false;
+  };
+  bool failed = false;
+  for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
+    try {
+      wire::send_frame(*workers_[rank].channel, body, deadline);
+    } catch (const Error& e) {
+      ErrorRecord record = e.record();
+      record.subject = "worker " + std::to_string(rank);
+      if (e.kind() == ErrorKind::kEndOfFile) record.detail = describe_exit(workers_[rank]);
+      fail(rank, record);
+      failed = true;
+    }
+  }
+  while (!(failed && stop_at_failure)) {
+    std::vector<Channel*> waiting;
+    std::vector<std::size_t> ranks;
+    for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
+      if (!open[rank]) continue;
+      waiting.push_back(workers_[rank].channel.get());
+      ranks.push_back(rank);
+    }
+    if (waiting.empty()) return replies;
+    waiting.push_back(&parent_);
+    const std::size_t ready = world_.channels.wait_readable(waiting, deadline);
+    if (ready == ranks.size()) {
+      std::byte byte{};
+      if (parent_.read_some(std::span(&byte, 1), deadline) == 0) {
+        throw_broken(ErrorKind::kEndOfFile, name_of(command), "the parent closed the connection");
+      }
+      throw_violation(ErrorKind::kProtocol, name_of(command),
+                      "the parent sent more while this command was in flight");
+    }
+    if (ready > ranks.size()) {
+      for (const std::size_t rank : ranks) {
+        ErrorRecord record;
+        record.kind = ErrorKind::kTimeout;
+        record.remedy = Remedy::kRebuildRuntime;
+        record.subject = "worker " + std::to_string(rank);
+        record.detail = "did not reply in time";
+        fail(rank, record);
+      }
+      return replies;
+    }
+    const std::size_t rank = ranks[ready];
+    replies[rank] = receive(rank, command, id, deadline);
+    open[rank] = false;
+    failed |= replies[rank].error.has_value();
+  }
+  for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
+    if (!open[rank]) continue;
+    ErrorRecord record;
+    record.kind = ErrorKind::kPeerFailed;
+    record.remedy = Remedy::kRebuildRuntime;
+    record.subject = "worker " + std::to_string(rank);
+    record.detail = "had not replied when another worker failed";
+    fail(rank, record);
+  }
+  return replies;
+}
+
+std::optional<ErrorRecord> first_error(const std::vector<WorkerPool::Reply>& replies) {
+  std::optional<ErrorRecord> first;
+  for (const WorkerPool::Reply& reply : replies) {
+    if (!reply.error) continue;
+    if (reply.error->kind != ErrorKind::kPeerFailed) return reply.error;
+    if (!first) first = reply.error;
+  }
+  return first;
+}
+
+}  // namespace tpsync::runtime

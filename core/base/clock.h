@@ -17,12 +17,13 @@ struct TimePoint {
 constexpr TimePoint operator+(TimePoint t, Duration d) { return {t.ns + d.count()}; }
 constexpr Duration operator-(TimePoint a, TimePoint b) { return Duration(a.ns - b.ns); }
 
+// Never throws: destructors and the kill routine read it.
 class Clock {
  public:
   virtual ~Clock() = default;
-  virtual TimePoint now() = 0;
+  virtual TimePoint now() noexcept = 0;
   // Blocks the calling thread until `until`; returns at once if that has passed.
-  virtual void sleep_until(TimePoint until) = 0;
+  virtual void sleep_until(TimePoint until) noexcept = 0;
 };
 
 // A point in time after which a wait gives up. `never()` is for waits that another event must end

@@ -38,8 +38,8 @@ class Wrapped {
 class ForwardingClock : public Clock {
  public:
   explicit ForwardingClock(Clock& inner) : inner_(inner) {}
-  TimePoint now() override { return inner_.now(); }
-  void sleep_until(TimePoint until) override { inner_.sleep_until(until); }
+  TimePoint now() noexcept override { return inner_.now(); }
+  void sleep_until(TimePoint until) noexcept override { inner_.sleep_until(until); }
   Clock& inner() noexcept { return inner_; }
 
  private:
@@ -90,7 +90,9 @@ class ForwardingProcess : public Process {
   explicit ForwardingProcess(Process& inner) : inner_(inner) {}
   explicit ForwardingProcess(std::unique_ptr<Process> inner) : inner_(std::move(inner)) {}
   std::int64_t pid() const override { return inner_->pid(); }
-  std::optional<ExitStatus> wait(Deadline deadline) override { return inner_->wait(deadline); }
+  std::optional<ExitStatus> wait(Deadline deadline) noexcept override {
+    return inner_->wait(deadline);
+  }
   bool signal_group(Signal signal) noexcept override { return inner_->signal_group(signal); }
   bool signal(Signal signal) noexcept override { return inner_->signal(signal); }
   bool group_alive() noexcept override { return inner_->group_alive(); }
@@ -153,7 +155,7 @@ class ForwardingMutex : public Mutex {
  public:
   explicit ForwardingMutex(Mutex& inner) : inner_(inner) {}
   explicit ForwardingMutex(std::unique_ptr<Mutex> inner) : inner_(std::move(inner)) {}
-  void lock() override { inner_->lock(); }
+  void lock() noexcept override { inner_->lock(); }
   void unlock() noexcept override { inner_->unlock(); }
   Mutex& inner() noexcept { return *inner_; }
 
@@ -165,8 +167,10 @@ class ForwardingCondition : public Condition {
  public:
   explicit ForwardingCondition(Condition& inner) : inner_(inner) {}
   explicit ForwardingCondition(std::unique_ptr<Condition> inner) : inner_(std::move(inner)) {}
-  bool wait(Mutex& mutex, Deadline deadline) override { return inner_->wait(mutex, deadline); }
-  void notify_all() override { inner_->notify_all(); }
+  bool wait(Mutex& mutex, Deadline deadline) noexcept override {
+    return inner_->wait(mutex, deadline);
+  }
+  void notify_all() noexcept override { inner_->notify_all(); }
   Condition& inner() noexcept { return *inner_; }
 
  private:

@@ -9,9 +9,9 @@
 
 namespace tpsync {
 
-TimePoint OsClock::now() { return os_detail::monotonic_now(); }
+TimePoint OsClock::now() noexcept { return os_detail::monotonic_now(); }
 
-void OsClock::sleep_until(TimePoint until) {
+void OsClock::sleep_until(TimePoint until) noexcept {
   if (until.ns <= 0) return;
   timespec time{};
   time.tv_sec = until.ns / 1'000'000'000;

@@ -9,8 +9,8 @@ namespace tpsync {
 // May be used from any thread.
 class OsClock final : public Clock {
  public:
-  TimePoint now() override;
-  void sleep_until(TimePoint until) override;
+  TimePoint now() noexcept override;
+  void sleep_until(TimePoint until) noexcept override;
 };
 
 }  // namespace tpsync

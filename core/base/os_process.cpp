@@ -104,7 +104,7 @@ class OsProcess final : public Process {
 
   std::int64_t pid() const override { return pid_; }
 
-  std::optional<ExitStatus> wait(Deadline deadline) override {
+  std::optional<ExitStatus> wait(Deadline deadline) noexcept override {
     if (!status_) {
       pollfd poll{pidfd_.number(), POLLIN, 0};
       if (!os_detail::poll_until({&poll, 1}, deadline)) return std::nullopt;

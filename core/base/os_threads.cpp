@@ -16,7 +16,7 @@ namespace {
 
 class OsMutex final : public Mutex {
  public:
-  void lock() override { mutex_.lock(); }
+  void lock() noexcept override { mutex_.lock(); }
   void unlock() noexcept override { mutex_.unlock(); }
   std::mutex& native() { return mutex_; }
 
@@ -26,7 +26,7 @@ class OsMutex final : public Mutex {
 
 class OsCondition final : public Condition {
  public:
-  bool wait(Mutex& mutex, Deadline deadline) override {
+  bool wait(Mutex& mutex, Deadline deadline) noexcept override {
     auto* os_mutex = dynamic_cast<OsMutex*>(&mutex);
     TPSYNC_ASSERT(os_mutex != nullptr);
     std::unique_lock lock(os_mutex->native(), std::adopt_lock);
@@ -41,7 +41,7 @@ class OsCondition final : public Condition {
     lock.release();  // the caller goes on holding it
     return in_time;
   }
-  void notify_all() override { condition_.notify_all(); }
+  void notify_all() noexcept override { condition_.notify_all(); }
 
  private:
   std::condition_variable condition_;

@@ -11,7 +11,7 @@ constexpr Duration kFirstPause = std::chrono::milliseconds(1);
 constexpr Duration kLongestPause = std::chrono::milliseconds(50);
 
 // True as soon as no member of the group lives; false at the deadline.
-bool wait_for_group(Process& leader, Clock& clock, Deadline deadline) {
+bool wait_for_group(Process& leader, Clock& clock, Deadline deadline) noexcept {
   Duration pause = kFirstPause;
   while (leader.group_alive()) {
     const TimePoint now = clock.now();
@@ -29,7 +29,7 @@ void signal_all(Process& leader, Signal signal) noexcept {
 
 }  // namespace
 
-bool kill_tree(Process& leader, Clock& clock, const KillBudget& budget) {
+bool kill_tree(Process& leader, Clock& clock, const KillBudget& budget) noexcept {
   const TimePoint start = clock.now();
   const Deadline end = Deadline::at(start + budget.terminate + budget.kill + budget.stragglers);
   if (!leader.wait(Deadline::at(start))) {

@@ -31,8 +31,9 @@ struct SpawnRequest {
   std::vector<std::pair<std::string, std::string>>
       environment;                   // complete: nothing else is inherited
   std::unique_ptr<Channel> channel;  // the child's end; from the launcher's ChannelFactory
-  bool own_group = true;  // false: a member of this process's group and session (a runtime's workers)
-  std::string log_path;              // stdout and stderr; empty inherits
+  bool own_group =
+      true;  // false: a member of this process's group and session (a runtime's workers)
+  std::string log_path;  // stdout and stderr; empty inherits
 };
 
 // A handle of one process, free of pid reuse (pidfd in production).
@@ -44,7 +45,7 @@ class Process {
 
   // Blocks until the process ended or the deadline passed (nullopt). For a child, ends with its
   // status reaped and remembered; for an attached process the status is {false, 0}.
-  virtual std::optional<ExitStatus> wait(Deadline deadline) = 0;
+  virtual std::optional<ExitStatus> wait(Deadline deadline) noexcept = 0;
 
   // Signals every process of the group that this child leads; false if no member is left. Only for
   // children.
@@ -73,8 +74,7 @@ struct KillBudget {
 
 // Ends a child and its whole group: SIGTERM to the group and wait; SIGKILL and wait; then the same
 // for members that outlived the leader. Returns true if nothing of the group is left, within the
-// sum of the budget. Throws nothing of its own (not noexcept: in a simulated world its caller may
-// itself be killed while it waits).
-bool kill_tree(Process& leader, Clock& clock, const KillBudget& budget = {});
+// sum of the budget. Never throws: destructors may call it.
+bool kill_tree(Process& leader, Clock& clock, const KillBudget& budget = {}) noexcept;
 
 }  // namespace tpsync

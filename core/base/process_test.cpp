@@ -13,8 +13,8 @@ using std::chrono::seconds;
 
 class VirtualClock final : public Clock {
  public:
-  TimePoint now() override { return now_; }
-  void sleep_until(TimePoint until) override { now_ = std::max(now_, until); }
+  TimePoint now() noexcept override { return now_; }
+  void sleep_until(TimePoint until) noexcept override { now_ = std::max(now_, until); }
 
  private:
   TimePoint now_{1'000'000};
@@ -41,7 +41,7 @@ class ScriptedProcess final : public Process {
   }
 
   std::int64_t pid() const override { return 1; }
-  std::optional<ExitStatus> wait(Deadline deadline) override {
+  std::optional<ExitStatus> wait(Deadline deadline) noexcept override {
     if (leader_end_ <= deadline.time()) {
       clock_.sleep_until(leader_end_);
       return ExitStatus{};

@@ -12,7 +12,7 @@ namespace tpsync {
 class Mutex {
  public:
   virtual ~Mutex() = default;
-  virtual void lock() = 0;
+  virtual void lock() noexcept = 0;
   virtual void unlock() noexcept = 0;
 };
 
@@ -32,8 +32,8 @@ class Condition {
   virtual ~Condition() = default;
   // Releases `mutex` (held by the caller), waits for a notification or the deadline, and holds it
   // again; false at the deadline. Spurious wake-ups happen.
-  virtual bool wait(Mutex& mutex, Deadline deadline) = 0;
-  virtual void notify_all() = 0;
+  virtual bool wait(Mutex& mutex, Deadline deadline) noexcept = 0;
+  virtual void notify_all() noexcept = 0;
 };
 
 class Thread {

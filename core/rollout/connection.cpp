@@ -175,7 +175,7 @@ void Connection::end_runtime() noexcept {
   ended_changed_->notify_all();
 }
 
-void Connection::shutdown(Duration timeout) noexcept {
+void Connection::shutdown(Duration timeout) {
   bool ask = false;
   {
     const MutexLock lock(*mutex_);

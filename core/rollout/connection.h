@@ -49,7 +49,7 @@ class Connection {
 
   // Asks the runtime to end (if IDLE), waits for it, and ends it anyway. Not a break: the state
   // stays, the connection is gone. Idempotent.
-  void shutdown(Duration timeout) noexcept;
+  void shutdown(Duration timeout);
 
   ConnectionState state() const;
   std::int64_t runtime_pid() const { return pid_; }

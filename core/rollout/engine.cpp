@@ -36,8 +36,6 @@ RolloutEngine::RolloutEngine(World world, EngineOptions options)
   if (options_.tp_rank == 0) start_runtime();
 }
 
-RolloutEngine::~RolloutEngine() { shutdown(); }
-
 void RolloutEngine::start_runtime() {
   auto [ours, theirs] = world_.channels.make_pair();
   options_.runtime.channel = std::move(theirs);
@@ -299,7 +297,7 @@ void RolloutEngine::poison(std::string_view reason) noexcept {
   if (connection_) connection_->poison(reason);
 }
 
-void RolloutEngine::shutdown() noexcept {
+void RolloutEngine::shutdown() {
   if (connection_) connection_->shutdown(options_.timeouts.shutdown);
 }
 

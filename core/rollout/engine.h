@@ -56,7 +56,8 @@ class RolloutEngine final : public sync::PublicationTarget {
   // InvalidInput for options; RuntimeBroken or PeerViolation if the runtime does not come up right;
   // then nothing of it is left.
   RolloutEngine(World world, EngineOptions options);
-  ~RolloutEngine() override;
+  // Ends a runtime that was not shut down; blocks for at most the kill routine.
+  ~RolloutEngine() override = default;
 
   // nullopt on ranks > 0. Refused while asleep or weights-only, while a publication is pending, and
   // while the weights are lost (a level-2 sleep without a publication since). NothingHappened
@@ -98,8 +99,9 @@ class RolloutEngine final : public sync::PublicationTarget {
   void release_publication() override;
   void poison(std::string_view reason) noexcept override;
 
-  // Asks, waits, kills; idempotent.
-  void shutdown() noexcept;
+  // Asks the runtime to end, waits, and ends it anyway; idempotent. Blocks for at most twice the
+  // shutdown timeout and the kill routine.
+  void shutdown();
 
  private:
   enum class Stage : std::uint8_t { kNone, kInitialized, kStarted };

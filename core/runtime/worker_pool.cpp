@@ -24,17 +24,14 @@ WorkerPool::~WorkerPool() {
   for (Worker& worker : workers_) {
     if (worker.channel) worker.channel->close();
   }
-  try {
-    const Deadline leave = Deadline::after(world_.clock, kLeaveAllowance);
-    for (Worker& worker : workers_) {
-      if (worker.process->wait(leave)) continue;
-      worker.process->signal(Signal::kKill);
-    }
-    const Deadline killed = Deadline::after(world_.clock, kKillAllowance);
-    for (Worker& worker : workers_) worker.process->wait(killed);
-  } catch (const std::exception&) {
-    // What can still not be waited for is left to the parent's kill of the whole group.
+  const Deadline leave = Deadline::after(world_.clock, kLeaveAllowance);
+  for (Worker& worker : workers_) {
+    if (worker.process->wait(leave)) continue;
+    worker.process->signal(Signal::kKill);
   }
+  // What can still not be waited for is left to the parent's kill of the whole group.
+  const Deadline killed = Deadline::after(world_.clock, kKillAllowance);
+  for (Worker& worker : workers_) worker.process->wait(killed);
 }
 
 void WorkerPool::spawn(const std::function<SpawnRequest(int)>& request) {

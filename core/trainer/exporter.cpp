@@ -214,7 +214,7 @@ class Exporter::Pass final : public transfer::WeightPass {
               collective::ControlGroup& watch) override;
   std::span<const wire::TensorRecord> emitted() const override { return emitted_; }
   bool exhausted() override { return emitted_.size() == owner_.records_.size(); }
-  bool quiesce(Deadline deadline) noexcept override;
+  bool quiesce(Deadline deadline) override;
   std::span<const std::uint64_t> digest_sums() const override { return sums_; }
 
  private:
@@ -341,7 +341,7 @@ void Exporter::Pass::gather(std::uint64_t chunk, std::uint64_t, Deadline deadlin
   }
 }
 
-bool Exporter::Pass::quiesce(Deadline deadline) noexcept {
+bool Exporter::Pass::quiesce(Deadline deadline) {
   try {
     owner_.device_.synchronize(stream_.id(), deadline);
     return true;

@@ -214,7 +214,7 @@ wire::ExpectedDigest Sender::verify_source(const std::string& fingerprint) {
   return expected_digest(expected_, total);
 }
 
-void Sender::release(Deadline deadline) noexcept {
+void Sender::release(Deadline deadline) {
   if (pass_ && !pass_->quiesce(deadline)) return;
   pass_.reset();
   export_.reset();

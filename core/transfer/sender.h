@@ -89,7 +89,7 @@ class Sender {
 
   // Frees the buffer, which nobody may still have open; first waits until this rank's own work no
   // longer touches it, and keeps the buffer if the deadline passes.
-  void release(Deadline deadline) noexcept;
+  void release(Deadline deadline);
 
  private:
   void send_chunk(std::uint64_t chunk);

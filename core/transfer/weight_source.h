@@ -55,7 +55,7 @@ class WeightPass {
 
   // Blocks until nothing that this pass enqueued touches the buffer any more; false at the
   // deadline.
-  virtual bool quiesce(Deadline deadline) noexcept = 0;
+  virtual bool quiesce(Deadline deadline) = 0;
 
   // This rank's part of the content digest, one sum per tensor emitted, over the rows that this
   // rank holds, taken after the cast and before the gather. Empty if the digest is off.

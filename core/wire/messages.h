@@ -10,19 +10,17 @@
 // result.
 //
 // A field's name on the wire is its name here, except where its comment says otherwise. An absent
-// field takes the default written here if upstream gives it one (level, tags, record_id,
-// return_logprob, every sampling parameter, packed, flush_cache) or if it is not upstream's own
-// (layout, content_digest, source_layout, digest); every other one must be there.
+// field takes the default written here where the protocol gives it one (level, tags, record_id,
+// return_logprob, every sampling parameter, packed, flush_cache), and so do layout, content_digest,
+// source_layout and digest; every other field must be there.
 //
 // What is large for a real model is packed into one `bytes` value. A packed integer is LEB128:
 // seven bits a byte, low bits first, the high bit set on all but the last. A difference wraps at
-// 2^64 and is zigzag coded (0, -1, 1, -2, ... become 0, 1, 2, 3, ...). A sum is 8 bytes, low byte
-// first.
-//   row_bounds (source_layout)  per bound: its difference to the one before (the first: to 0)
-//   digest of a receipt         per part: tensor (difference to the part before), row0, row1 -
-//   row0,
-//                               col0, col1 - col0, sum
-//   digest of finish            per tensor: rows, cols, sum
+// 2^64 and is zigzag coded (0, -1, 1, -2 become 0, 1, 2, 3). A sum is 8 bytes, low byte first.
+// - row_bounds of a source layout: per bound its difference to the one before (the first: to 0).
+// - digest of a receipt: per part the difference of tensor to the part before (the first: to 0),
+//   row0, row1 minus row0, col0, col1 minus col0, sum.
+// - digest of finish: per tensor rows, cols, sum.
 //
 // Decoders take bytes from outside: any malformed value throws PeerViolation kProtocol with the
 // field as subject; nothing is allocated by an unchecked length, and nesting deeper than any valid

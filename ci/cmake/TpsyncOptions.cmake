@@ -7,28 +7,40 @@ if(TPSYNC_CCACHE)
   endif()
 endif()
 
+# Parts that this version has code for. A part that is asked for and isn't there must not be
+# silently left out.
+set(TPSYNC_AVAILABLE_PARTS "")
 foreach(part CUDA NCCL GLOO TORCH)
   set(TPSYNC_${part} AUTO CACHE STRING "AUTO, ON or OFF")
   set_property(CACHE TPSYNC_${part} PROPERTY STRINGS AUTO ON OFF)
   if(NOT TPSYNC_${part} MATCHES "^(AUTO|ON|OFF)$")
     message(FATAL_ERROR "TPSYNC_${part} is '${TPSYNC_${part}}': set it to AUTO, ON or OFF")
   endif()
+  if(TPSYNC_${part} STREQUAL "ON" AND NOT part IN_LIST TPSYNC_AVAILABLE_PARTS)
+    message(FATAL_ERROR "TPSYNC_${part} is ON, and tpsync ${PROJECT_VERSION} has no ${part} part: "
+      "set it to AUTO or OFF")
+  endif()
 endforeach()
 
-add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-missing-field-initializers)
+add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+  -Wno-missing-field-initializers)
 if(TPSYNC_WERROR)
   add_compile_options(-Werror)
 endif()
-# Assertions are the library's own and stay on; floating-point contraction would differ between compilers.
+# Assertions are the library's own and stay on. Contracted floating point would differ between
+# compilers.
 add_compile_options(-ffp-contract=off)
 
 if(TPSYNC_SANITIZE STREQUAL "address")
-  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all
+    -fno-omit-frame-pointer -g)
   add_link_options(-fsanitize=address,undefined)
 elseif(TPSYNC_SANITIZE STREQUAL "thread")
-  # The flag itself is set per target (TpsyncTargets): the simulator's scheduler must be compiled without it.
+  # The flag itself is set per target (TpsyncTargets): the simulator's scheduler must be compiled
+  # without it.
   add_compile_options(-fno-omit-frame-pointer -g)
   add_link_options(-fsanitize=thread)
 elseif(NOT TPSYNC_SANITIZE STREQUAL "")
-  message(FATAL_ERROR "TPSYNC_SANITIZE is '${TPSYNC_SANITIZE}': set it to address, thread, or leave it empty")
+  message(FATAL_ERROR "TPSYNC_SANITIZE is '${TPSYNC_SANITIZE}': set it to address, thread, or "
+    "leave it empty")
 endif()

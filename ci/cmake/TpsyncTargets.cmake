@@ -1,5 +1,5 @@
-# How a folder becomes a target. Sources, tests and direct dependencies are listed in the folder; a source in the folder
-# that no list names is a configure error.
+# How a folder becomes a target. Sources, tests and direct dependencies are listed in the folder; a
+# source in the folder that no list names is a configure error.
 
 # In the build tree, core/ is seen as include/tpsync/, as after an installation.
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include)
@@ -10,15 +10,19 @@ function(_tpsync_check_listed)
        ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   foreach(source IN LISTS present)
     if(NOT source IN_LIST ARGN)
-      message(FATAL_ERROR "${CMAKE_CURRENT_SOURCE_DIR}/${source} belongs to no target: list it in the folder's CMakeLists.txt")
+      message(FATAL_ERROR "${CMAKE_CURRENT_SOURCE_DIR}/${source} belongs to no target: "
+        "list it in the folder's CMakeLists.txt")
     endif()
   endforeach()
 endfunction()
 
-# tpsync_folder(NAME <name> [SOURCES ...] [TESTS ...] [OTHERS ...] [DEPENDS ...] [PRIVATE_DEPENDS ...] [TEST_DEPENDS ...] [CORE])
-# makes the library tpsync_<name> and, from TESTS, the program tpsync_<name>_test. OTHERS are sources of further targets.
+# tpsync_folder(NAME <name> [SOURCES ...] [TESTS ...] [OTHERS ...] [DEPENDS ...]
+#               [PRIVATE_DEPENDS ...] [TEST_DEPENDS ...] [CORE])
+# makes the library tpsync_<name> and, from TESTS, the program tpsync_<name>_test. OTHERS are
+# sources of further targets.
 function(tpsync_folder)
-  cmake_parse_arguments(F "CORE" "NAME" "SOURCES;TESTS;OTHERS;DEPENDS;PRIVATE_DEPENDS;TEST_DEPENDS" ${ARGN})
+  cmake_parse_arguments(F "CORE" "NAME"
+    "SOURCES;TESTS;OTHERS;DEPENDS;PRIVATE_DEPENDS;TEST_DEPENDS" ${ARGN})
   _tpsync_check_listed(${F_SOURCES} ${F_TESTS} ${F_OTHERS})
   set(target tpsync_${F_NAME})
   if(F_SOURCES)
@@ -32,13 +36,16 @@ function(tpsync_folder)
   target_compile_features(${target} ${scope} cxx_std_20)
   if(F_CORE)
     target_include_directories(${target} ${scope}
-      $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+      $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
+      $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
     set_target_properties(${target} PROPERTIES EXPORT_NAME ${F_NAME})
     install(TARGETS ${target} EXPORT tpsync ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
     file(GLOB headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.h)
+    list(FILTER headers EXCLUDE REGEX "_test[^/]*$")
     install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tpsync/${F_NAME})
   else()
-    target_include_directories(${target} ${scope} ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/include)
+    target_include_directories(${target} ${scope}
+      ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/include)
   endif()
   target_link_libraries(${target} ${scope} ${F_DEPENDS})
   if(F_PRIVATE_DEPENDS)
@@ -60,10 +67,12 @@ function(tpsync_test target)
   endif()
   find_package(GTest REQUIRED)
   add_executable(${target} ${T_SOURCES})
-  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/include)
+  target_include_directories(${target} PRIVATE
+    ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/include)
   target_compile_definitions(${target} PRIVATE TPSYNC_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_libraries(${target} PRIVATE ${T_DEPENDS} GTest::gtest GTest::gmock GTest::gtest_main)
-  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin/tests)
+  set_target_properties(${target} PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin/tests)
   include(GoogleTest)
   gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60
     PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}")

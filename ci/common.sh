@@ -1,0 +1,37 @@
+# What the scripts of this folder share. Sourced by them; sets `root`, the repository's folder.
+# shellcheck shell=bash
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+
+say() { printf '%s\n' "-- $*"; }
+die() {
+  printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+  exit 1
+}
+usage_error() {
+  printf '%s: %s (--help lists the options)\n' "$(basename "$0")" "$*" >&2
+  exit 64
+}
+
+# The comment at the head of the calling script is its help text.
+print_help() { sed -n '2,/^[^#]/{/^#/!q;s/^# \{0,1\}//p}' "$0"; }
+
+# Prints the step and how long it took when it ends.
+timed() {
+  local what="$1" start=$SECONDS
+  shift
+  "$@"
+  say "$what: $((SECONDS - start)) s"
+}
+
+# Programs that the given names stand for, or nothing: first_of clang++ clang++-14
+first_of() {
+  local name
+  for name in "$@"; do
+    if command -v "$name" >/dev/null 2>&1; then
+      printf '%s' "$name"
+      return 0
+    fi
+  done
+  return 1
+}

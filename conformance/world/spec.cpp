@@ -1,0 +1,28 @@
+#include "conformance/world/spec.h"
+
+namespace tpsync::conformance {
+
+WorldSpec small_world(model::ModelConfig config, int tp) {
+  WorldSpec spec;
+  spec.config = std::move(config);
+  spec.tp = tp;
+  spec.actors = tp;
+  spec.sync.bucket_bytes = 1024;
+  spec.sync.gpu_memory_headroom_bytes = 1024;
+  spec.sync.control_timeout = std::chrono::seconds(60);
+  spec.sync.content_digest = true;
+  spec.timeouts.startup = std::chrono::seconds(60);
+  spec.timeouts.generate = std::chrono::seconds(30);
+  spec.timeouts.weight_update = std::chrono::seconds(30);
+  spec.timeouts.health = std::chrono::seconds(10);
+  spec.timeouts.sleep = std::chrono::seconds(10);
+  spec.timeouts.wake_up = std::chrono::seconds(10);
+  spec.timeouts.shutdown = std::chrono::seconds(10);
+  return spec;
+}
+
+std::uint64_t default_bucket_bytes(const model::CanonicalPlan& plan) {
+  return plan.byte_count < kMiB ? 1024 : 640 * kMiB;
+}
+
+}  // namespace tpsync::conformance

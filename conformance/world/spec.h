@@ -1,0 +1,50 @@
+// What a scenario's world is made of, independent of whether it is simulated, made of processes, or
+// on GPUs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tpsync/model/plan.h"
+#include "tpsync/rollout/engine.h"
+#include "tpsync/sync/options.h"
+
+namespace tpsync::conformance {
+
+enum class Storage : std::uint8_t { kSeparateExperts, kFusedExperts };
+
+struct WorldSpec {
+  model::ModelConfig config;
+  int tp = 4;
+  int actors = 4;
+  std::uint64_t seed = 1;
+
+  // The trainer.
+  Storage storage = Storage::kFusedExperts;
+  DType stored = DType::kBFloat16;
+  bool uneven_shards = false;              // bounds drawn by seed, some of them empty
+  std::optional<std::string> lost_tensor;  // a state-dict entry that every trainer rank has lost
+
+  // The publication.
+  sync::SyncOptions sync;
+  rollout::CommandTimeouts timeouts;
+  std::vector<wire::Layout> layouts = {wire::Layout::kRankMajor, wire::Layout::kCompact};
+  std::int64_t base_version = 0;  // of the checkpoint that the workers load
+
+  // Devices.
+  std::uint64_t device_bytes = 0;  // 0: ample
+  std::uint64_t kv_cache_bytes = 256;
+  std::vector<std::string>
+      actor_uuids;  // empty: the devices' own; else what actors' devices claim to be
+  bool phantom = false;
+};
+
+// tiny-tp4 or another small model with a bucket of 1 KiB, short timeouts, content digest on.
+WorldSpec small_world(model::ModelConfig config, int tp);
+
+// The default bucket: 1 KiB for models below 1 MiB, 640 MiB otherwise.
+std::uint64_t default_bucket_bytes(const model::CanonicalPlan& plan);
+
+}  // namespace tpsync::conformance

@@ -1,0 +1,42 @@
+// What ThreadSanitizer must be told of: which events between simulated processes order memory.
+// The functions are weak: without the sanitizer each call is one test.
+#pragma once
+
+extern "C" {
+__attribute__((weak)) void __tsan_acquire(void* address);
+__attribute__((weak)) void __tsan_release(void* address);
+__attribute__((weak)) void AnnotateIgnoreReadsBegin(const char* file, int line);
+__attribute__((weak)) void AnnotateIgnoreReadsEnd(const char* file, int line);
+__attribute__((weak)) void AnnotateIgnoreWritesBegin(const char* file, int line);
+__attribute__((weak)) void AnnotateIgnoreWritesEnd(const char* file, int line);
+}
+
+namespace tpsync::sim {
+
+inline void sanitizer_acquire(void* address) {
+  if (__tsan_acquire != nullptr) __tsan_acquire(address);
+}
+inline void sanitizer_release(void* address) {
+  if (__tsan_release != nullptr) __tsan_release(address);
+}
+
+// Memory accesses of the simulated hardware: its order is checked by vector clocks instead.
+class HardwareAccess {
+ public:
+  HardwareAccess() {
+    if (AnnotateIgnoreReadsBegin != nullptr) {
+      AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+      AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+    }
+  }
+  ~HardwareAccess() {
+    if (AnnotateIgnoreReadsBegin != nullptr) {
+      AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+      AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+    }
+  }
+  HardwareAccess(const HardwareAccess&) = delete;
+  HardwareAccess& operator=(const HardwareAccess&) = delete;
+};
+
+}  // namespace tpsync::sim

@@ -255,7 +255,7 @@ HandleMap read_handles(Reader& in, const Path& path) {
   for (std::size_t i = 1; i < size; ++i) {
     const std::string& uuid = handles.entries[i].first;
     if (uuid == handles.entries[i - 1].first) {
-      malformed(path, fmt::format("has {} twice", quoted(uuid)));
+      malformed(path, fmt::format("has {} twice", printable(uuid)));
     }
   }
   return handles;

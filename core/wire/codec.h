@@ -1,6 +1,6 @@
-// MessagePack forms of the values that several messages share. The maps carry upstream's spelling;
-// what is large for a real model (digest parts, expected sums, shard bounds) is packed into one
-// `bytes` value, whose format messages.h gives.
+// MessagePack forms of the values that several messages share. The maps carry the names of
+// messages.h; what is large for a real model (digest parts, expected sums, shard bounds) is packed
+// into one `bytes` value, whose format messages.h gives.
 #pragma once
 
 #include <cstdint>

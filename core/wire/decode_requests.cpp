@@ -1,5 +1,5 @@
 // Requests and the actors' reports from bytes of outside. A payload is decoded field by field in
-// the order of the wire; what is absent takes upstream's default, or is named.
+// the order of the wire; what is absent takes its default, or is named.
 #include <fmt/format.h>
 
 #include <array>
@@ -193,7 +193,7 @@ SourceLayout read_source_layout(Reader& in, const Path& path, int nesting) {
 Layout read_layout(Reader& in, const Path& path) {
   const std::string_view name = in.text(path);
   const auto layout = layout_from(name);
-  if (!layout) malformed(path, fmt::format("{} is no layout", quoted(name)));
+  if (!layout) malformed(path, fmt::format("{} is no layout", printable(name)));
   return *layout;
 }
 

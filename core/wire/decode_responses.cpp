@@ -1,5 +1,5 @@
-// Responses from bytes of outside: the envelope in upstream's order, then the one form of result
-// that (command, ok, peer) allows:
+// Responses from bytes of outside: the envelope's checks in their order, then the one form of
+// result that (command, ok, peer) allows:
 //
 //   command       | ok    | runtime               | worker
 //   startup       | true  | StartupResult         | WorkerCapability
@@ -139,7 +139,7 @@ AbortedResult read_aborted(Reader& in, const Path& path, int nesting) {
       continue;
     }
     const std::string_view status = in.text(at);
-    if (status != "aborted") malformed(at, fmt::format("{} is not \"aborted\"", quoted(status)));
+    if (status != "aborted") malformed(at, fmt::format("{} is not \"aborted\"", printable(status)));
   }
   fields.require({0, 1});
   return result;
@@ -200,7 +200,7 @@ Response decode_response(ByteView body, std::int64_t expected_id, std::string_vi
   }
   if (head.command != expected_command) {
     malformed(root.field("command"),
-              fmt::format("is {}, expected \"{}\"", quoted(head.command), expected_command));
+              fmt::format("is {}, expected \"{}\"", printable(head.command), expected_command));
   }
   Response response;
   response.request_id = head.request_id;

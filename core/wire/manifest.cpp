@@ -101,7 +101,7 @@ void append_json_text(std::string& out, std::string_view text) {
         if (point >= 0x10000) {
           append_unit(out, 0xd800 + ((point - 0x10000) >> 10));
           append_unit(out, 0xdc00 + ((point - 0x10000) & 0x3ff));
-        } else if (point < 0x20 || point >= 0x80) {
+        } else if (point < 0x20 || point >= 0x7f) {
           append_unit(out, point);
         } else {
           out += static_cast<char>(point);

@@ -40,9 +40,7 @@ WorkerReceipt good_receipt(int rank) {
   return receipt;
 }
 
-CommitResult good_result() {
-  return {"committed", 7, {good_receipt(1), good_receipt(0)}, true};
-}
+CommitResult good_result() { return {"committed", 7, {good_receipt(1), good_receipt(0)}, true}; }
 
 void expect_violation(ErrorKind kind, const std::string& subject,
                       const std::function<void()>& check) {

@@ -99,7 +99,7 @@ void Path::append_to(std::string& out) const {
   out += name_;
 }
 
-std::string quoted(std::string_view text) {
+std::string printable(std::string_view text) {
   constexpr std::size_t kShownMax = 64;
   std::string out = "\"";
   for (const char c : text.substr(0, kShownMax)) {
@@ -310,7 +310,7 @@ std::optional<std::size_t> Fields::next() {
 
 void Fields::remember_unknown(std::string_view name) {
   for (std::size_t i = 0; i < unknown_count_; ++i) {
-    if (unknown_[i] == name) malformed(path_, fmt::format("has {} twice", quoted(name)));
+    if (unknown_[i] == name) malformed(path_, fmt::format("has {} twice", printable(name)));
   }
   if (unknown_count_ == kUnknownFieldsMax) {
     malformed(path_, fmt::format("has more than {} unknown fields", kUnknownFieldsMax));

@@ -47,7 +47,7 @@ class Path {
 };
 
 // At most 64 characters of a text from outside, what is not printable ASCII replaced.
-std::string quoted(std::string_view text);
+std::string printable(std::string_view text);
 
 [[noreturn]] void malformed(const Path& path, std::string_view detail);
 

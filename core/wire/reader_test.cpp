@@ -61,14 +61,13 @@ TEST(Reader, TakesEveryIntegerForm) {
 
 TEST(Reader, RefusesWhatIsNoIntegerOrOutOfItsRange) {
   expect_malformed("message", "is a boolean, not an integer", [] { integer_of({0xc3}); });
-  expect_malformed("message", "is a float, not an integer",
-                   [] { integer_of({0xca, 0, 0, 0, 0}); });
+  expect_malformed("message", "is a float, not an integer", [] { integer_of({0xca, 0, 0, 0, 0}); });
   expect_malformed("message", "is nil", [] { integer_of({0xc0}); });
-  expect_malformed("message", "above the signed range",
-                   [] { integer_of({0xcf, 0x80, 0, 0, 0, 0, 0, 0, 0}); });
+  expect_malformed("message", "above the signed range", [] {
+    integer_of({0xcf, 0x80, 0, 0, 0, 0, 0, 0, 0});
+  });
   const ByteBuffer negative = bytes_of({0xff});
-  expect_malformed("message", "must not be negative",
-                   [&] { Reader(negative).natural(kRoot); });
+  expect_malformed("message", "must not be negative", [&] { Reader(negative).natural(kRoot); });
   const ByteBuffer largest = bytes_of({0xcf, 255, 255, 255, 255, 255, 255, 255, 255});
   EXPECT_EQ(Reader(largest).natural(kRoot), UINT64_MAX);
   const ByteBuffer positive = bytes_of({0xd1, 0x01, 0x00});
@@ -86,8 +85,7 @@ TEST(Reader, TakesFloatsAndIntegersAsNumbers) {
 
 TEST(Reader, ABooleanIsStrict) {
   const ByteBuffer one = bytes_of({1});
-  expect_malformed("message", "is an integer, not a boolean",
-                   [&] { Reader(one).boolean(kRoot); });
+  expect_malformed("message", "is an integer, not a boolean", [&] { Reader(one).boolean(kRoot); });
 }
 
 TEST(Reader, TextAndBytesAreNotTheSame) {
@@ -195,8 +193,9 @@ TEST(Fields, AMissingOneIsNamed) {
 }
 
 TEST(Fields, ADuplicateIsRefusedWhetherKnownOrNot) {
-  expect_malformed("outer.one", "appears twice",
-                   [] { read_map(map_of({{"one", 1}, {"two", 2}, {"one", 1}})); });
+  expect_malformed("outer.one", "appears twice", [] {
+    read_map(map_of({{"one", 1}, {"two", 2}, {"one", 1}}));
+  });
   expect_malformed("outer", "has \"x\" twice", [] { read_map(map_of({{"x", 1}, {"x", 2}})); });
 }
 
@@ -255,9 +254,9 @@ TEST(Path, SpellsFieldsAndIndices) {
   EXPECT_EQ(kRoot.text(), "message");
 }
 
-TEST(Quoted, ShowsNothingThatIsNotPrintable) {
-  EXPECT_EQ(quoted("a\"\n\xff"), "\"a???\"");
-  EXPECT_EQ(quoted(std::string(65, 'x')), "\"" + std::string(64, 'x') + "...\"");
+TEST(Printable, ShowsNothingThatIsNotPrintable) {
+  EXPECT_EQ(printable("a\"\n\xff"), "\"a???\"");
+  EXPECT_EQ(printable(std::string(65, 'x')), "\"" + std::string(64, 'x') + "...\"");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The MessagePack forms come from msgpack-cxx's packer; the buffer is its stream.
 #include "tpsync/wire/writer.h"
 
+#include <bit>
 #include <msgpack/pack.hpp>
 
 #include "tpsync/base/errors.h"
@@ -50,9 +51,15 @@ void Writer::natural(std::uint64_t value) {
   packer_for(sink).pack_uint64(value);
 }
 
+// By hand: the packer writes a whole number as an integer, which would change the field's type with
+// its value (and lose the sign of zero).
 void Writer::real(double value) {
-  Sink sink{out_};
-  packer_for(sink).pack_double(value);
+  constexpr int kFloat64 = 0xcb;
+  out_.push_back(std::byte{kFloat64});
+  const auto bits = std::bit_cast<std::uint64_t>(value);
+  for (int shift = 56; shift >= 0; shift -= 8) {
+    out_.push_back(static_cast<std::byte>((bits >> shift) & 0xff));
+  }
 }
 
 void Writer::text(std::string_view value) {

@@ -1,5 +1,5 @@
 # What the scripts of this folder share. Sourced by them; sets `root`, the repository's folder.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 

@@ -86,7 +86,7 @@ void SimProcess::dead_operation() {
 std::optional<std::size_t> SimProcess::begin_quiet(Op op, std::uint64_t a, std::uint64_t b,
                                                    std::uint64_t c) noexcept {
   if (dead_) {
-    if (!world_.closing_) dead_operation();
+    dead_operation();
     return std::nullopt;
   }
   std::uint16_t thread = 0;
@@ -120,6 +120,11 @@ std::size_t SimProcess::begin(Op op, std::uint64_t a, std::uint64_t b, std::uint
   const auto index = begin_quiet(op, a, b, c);
   if (!index) throw Killed{};
   return *index;
+}
+
+void SimProcess::unwind_if_spinning() const {
+  constexpr std::uint64_t kPatience = 10;  // a tenth of what counts as a swallowed kill
+  if (dead_ && dead_operations_ > world_.config_.dead_operation_limit / kPatience) throw Killed{};
 }
 
 Event& SimProcess::event(std::size_t index) { return world_.pools_.trace.events[index]; }

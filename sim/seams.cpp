@@ -25,7 +25,10 @@ class SimProcessHandle final : public Process {
     if (status_) return status_;
     SimWorld& world = owner_.sim();
     const auto op = owner_.begin_quiet(Op::kProcessWait, static_cast<std::uint64_t>(pid()));
-    if (!op) return std::nullopt;
+    if (!op) {
+      owner_.unwind_if_spinning();
+      return std::nullopt;
+    }
     while (!world.ended(target_)) {
       if (deadline.passed(TimePoint{world.now()})) {
         owner_.finish(*op, static_cast<std::uint16_t>(ErrorKind::kTimeout));
@@ -125,8 +128,7 @@ class SimCondition final : public Condition {
       notified = false;
     else
       notified = process_.block_quiet(waiters_, deadline);
-    while (held.held_ && !process_.dead())
-      process_.block_quiet(held.waiters_, Deadline::never());
+    while (held.held_ && !process_.dead()) process_.block_quiet(held.waiters_, Deadline::never());
     if (process_.dead()) return false;
     held.held_ = true;
     sanitizer_acquire(&held);
@@ -168,7 +170,10 @@ class SimThread final : public Thread {
 
 TimePoint SimClock::now() noexcept {
   const auto op = process_.begin_quiet(Op::kClockNow);
-  if (!op) return TimePoint{INT64_MAX / 2};
+  if (!op) {
+    process_.unwind_if_spinning();
+    return TimePoint{INT64_MAX / 2};
+  }
   const std::int64_t now = process_.sim().now();
   process_.finish(*op);
   return TimePoint{now};
@@ -177,7 +182,10 @@ TimePoint SimClock::now() noexcept {
 void SimClock::sleep_until(TimePoint until) noexcept {
   SimWorld& world = process_.sim();
   const auto op = process_.begin_quiet(Op::kClockSleep, static_cast<std::uint64_t>(until.ns));
-  if (!op) return;
+  if (!op) {
+    process_.unwind_if_spinning();
+    return;
+  }
   WaitQueue nobody;
   while (world.now() < until.ns && !process_.dead())
     process_.block_quiet(nobody, Deadline::at(until));

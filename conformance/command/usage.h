@@ -1,0 +1,23 @@
+// Exit codes of the tpsync command, and how it refuses what it is given: one line that names the
+// flag or field and says what to change.
+#pragma once
+
+#include <string>
+
+namespace tpsync::conformance {
+
+enum ExitCode : int {
+  kExitPassed = 0,
+  kExitFailed = 1,  // a conformance failure
+  kExitInconclusive = 2,
+  kExitHarness = 3,      // the harness itself failed
+  kExitEnvironment = 4,  // this machine cannot run it
+  kExitUsage = 64,
+};
+
+// Thrown by commands; main prints the text as one line and exits with kExitUsage.
+struct UsageError {
+  std::string text;
+};
+
+}  // namespace tpsync::conformance

@@ -1,0 +1,105 @@
+#include "conformance/scenarios/scenario.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "sim/trace_file.h"
+
+namespace tpsync::conformance {
+
+Run ScenarioContext::run(const std::string& label, const WorldSpec& spec,
+                         const SimOptions& options, const Script& script) {
+  label_ = label;
+  log_.by_rank.assign(static_cast<std::size_t>(spec.actors), {});
+  Run run = runner_.run(spec, options, script);
+  ++worlds_;
+  combined_hash_ = judge::mix(combined_hash_ ^ run.hash.low) + run.hash.high;
+  last_trace_hash_ = sim::to_text(run.hash);
+  last_world_ = FailedWorld{label, spec, options, {}};
+  if (run.end.kind != sim::RunResult::Kind::kFinished) {
+    check(false, "the world did not end by itself: " + run.end.detail);
+  }
+  if (options.judge) {
+    for (const judge::Verdict& verdict : run.judgement.verdicts) {
+      if (verdict.status == judge::Status::kViolation ||
+          verdict.status == judge::Status::kInconclusive) {
+        check(false, fmt::format("{} {}: {}", verdict.id, to_string(verdict.status), verdict.text));
+      }
+    }
+  }
+  return run;
+}
+
+void ScenarioContext::check(bool condition, const std::string& what) {
+  if (condition) return;
+  failures_.push_back(label_.empty() ? what : label_ + ": " + what);
+  if (failed_world_ || !last_world_) return;
+  failed_world_ = last_world_;
+  failed_world_->trace = sim::write_trace(runner_.trace());
+}
+
+void ScenarioContext::expect_committed(std::int64_t version) {
+  for (std::size_t rank = 0; rank < log_.by_rank.size(); ++rank) {
+    const auto& outcomes = log_.by_rank[rank];
+    if (outcomes.empty()) {
+      check(false, fmt::format("rank {} returned nothing", rank));
+      continue;
+    }
+    const Outcome& outcome = outcomes.back();
+    check(outcome.ok() && outcome.version == version,
+          fmt::format("rank {} should have published version {}: {}", rank, version,
+                      outcome.ok() ? fmt::format("it published {}", outcome.version)
+                                   : to_text(*outcome.error)));
+  }
+}
+
+void ScenarioContext::expect_failed(const Failure& failure, const std::vector<int>& except) {
+  const ErrorRecord* first = nullptr;
+  for (std::size_t rank = 0; rank < log_.by_rank.size(); ++rank) {
+    if (std::find(except.begin(), except.end(), static_cast<int>(rank)) != except.end()) continue;
+    const auto& outcomes = log_.by_rank[rank];
+    if (outcomes.empty() || outcomes.back().ok()) {
+      check(false, fmt::format("rank {} should have failed with {} in {}", rank,
+                               to_string(failure.kind), failure.phase));
+      continue;
+    }
+    const ErrorRecord& record = *outcomes.back().error;
+    const bool fits =
+        record.kind == failure.kind && record.phase == failure.phase &&
+        (failure.rank == -2 || record.rank == failure.rank) &&
+        record.subject.find(failure.subject) != std::string::npos &&
+        record.detail.find(failure.detail) != std::string::npos;
+    check(fits, fmt::format("rank {} should have failed with {} in {} (rank {}, \"{}\", \"{}\"): {}",
+                            rank, to_string(failure.kind), failure.phase, failure.rank,
+                            failure.subject, failure.detail, to_text(record)));
+    if (first == nullptr) first = &record;
+    check(*first == record, fmt::format("rank {} reports another record than its peers: {}", rank,
+                                        to_text(record)));
+  }
+}
+
+std::string needs_ranks(const WorldSpec& spec, int ranks) {
+  return spec.actors >= ranks && spec.tp >= ranks
+             ? ""
+             : fmt::format("needs at least {} ranks", ranks);
+}
+
+std::string needs_bytes(const WorldSpec& spec) {
+  return spec.phantom ? "needs bytes; phantom worlds have none" : "";
+}
+
+std::string needs_equal_worlds(const WorldSpec& spec) {
+  return spec.actors == spec.tp ? "" : "needs as many actors as TP ranks";
+}
+
+std::vector<Scenario> all_scenarios() {
+  std::vector<Scenario> all;
+  for (auto make : {publication_scenarios, channel_scenarios, receipt_scenarios, expert_scenarios,
+                    rank_scenarios, memory_scenarios, sequence_scenarios}) {
+    for (Scenario& scenario : make()) all.push_back(std::move(scenario));
+  }
+  return all;
+}
+
+}  // namespace tpsync::conformance

@@ -1,0 +1,269 @@
+#include "conformance/world/sim_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "conformance/world/sim_content.h"
+#include "conformance/world/sim_faults.h"
+#include "conformance/world/test_engine.h"
+#include "tpsync/device/forwarding_device.h"
+#include "tpsync/runtime/server.h"
+#include "tpsync/runtime/worker.h"
+
+namespace tpsync::conformance {
+
+namespace {
+
+constexpr std::uint64_t kAmpleDevice = 1ULL << 44;
+constexpr const char* kRuntimeProgram = "tpsync-test-runtime";
+constexpr const char* kWorkerProgram = "tpsync-test-worker";
+
+std::string device_uuid(int index) {
+  return fmt::format("5117d0e5-0000-4000-8000-{:012x}", index + 1);
+}
+
+sim::SimConfig sim_config(const WorldSpec& spec, const SimOptions& options) {
+  sim::SimConfig config;
+  config.seed = spec.seed;
+  for (int i = 0; i < std::max(spec.tp, spec.actors); ++i) {
+    config.devices.push_back(
+        {device_uuid(i), spec.device_bytes != 0 ? spec.device_bytes : kAmpleDevice, 0});
+  }
+  config.phantom = spec.phantom;
+  config.policy = options.policy;
+  config.deviations = options.deviations;
+  config.replay = options.replay;
+  config.cruelty = options.cruelty;
+  config.pipe_capacity = options.pipe_capacity;
+  return config;
+}
+
+class SimRecorder final : public Recorder {
+ public:
+  explicit SimRecorder(sim::SimWorld& world) : world_(world) {}
+  void record(judge::Record kind, std::uint64_t a, std::uint64_t b, std::uint64_t c,
+              std::string_view text) override {
+    world_.record(static_cast<std::uint16_t>(kind), a, b, c, text);
+  }
+
+ private:
+  sim::SimWorld& world_;
+};
+
+class Roster final : public EngineRoster {
+ public:
+  void enter(TestEngine& engine, int tp_rank) override {
+    engines_.emplace_back(tp_rank, &engine);
+    std::sort(engines_.begin(), engines_.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
+  }
+  void leave(TestEngine& engine) noexcept override {
+    std::erase_if(engines_, [&](const auto& entry) { return entry.second == &engine; });
+  }
+  void record(Recorder& recorder, std::int64_t version) const {
+    for (const auto& [rank, engine] : engines_) {
+      recorder.record(judge::Record::kResident, static_cast<std::uint64_t>(rank),
+                      static_cast<std::uint64_t>(engine->lane()),
+                      static_cast<std::uint64_t>(version));
+    }
+  }
+
+ private:
+  std::vector<std::pair<int, TestEngine*>> engines_;
+};
+
+// Hands each actor its member of the group that the first of them to ask brings into being.
+template <typename Group>
+class Rendezvous {
+ public:
+  using Make = std::function<std::vector<std::unique_ptr<Group>>()>;
+  Rendezvous(int members, Make make)
+      : make_(std::move(make)), joined_(static_cast<std::size_t>(members), 0) {}
+
+  std::unique_ptr<Group> join(int rank) {
+    const std::size_t round = joined_[static_cast<std::size_t>(rank)]++;
+    if (round == rounds_.size()) rounds_.push_back(make_());
+    return std::move(rounds_[round][static_cast<std::size_t>(rank)]);
+  }
+
+ private:
+  Make make_;
+  std::vector<std::size_t> joined_;
+  std::vector<std::vector<std::unique_ptr<Group>>> rounds_;
+};
+
+class ClaimedUuid final : public device::ForwardingDevice {
+ public:
+  ClaimedUuid(device::Device& inner, std::string uuid)
+      : ForwardingDevice(inner), uuid_(std::move(uuid)) {}
+  std::string uuid() override { return uuid_; }
+
+ private:
+  std::string uuid_;
+};
+
+class World {
+ public:
+  World(const WorldSpec& spec, const SimOptions& options, const Script& script, sim::Pools& pools)
+      : spec_(spec),
+        script_(script),
+        faults_(options.plan, spec),
+        world_(sim_config(spec, options), pools, hooks()),
+        recorder_(world_),
+        control_(spec.actors, [this] { return world_.make_control_group(actors_); }),
+        shards_(spec.actors, [this] { return world_.make_shard_group(actors_); }) {
+    faults_.attach(world_, recorder_);
+    world_.trace().seed = spec.seed;
+    world_.trace().parameters = trace_parameters(spec, options);
+    register_runtime();
+    register_worker();
+    for (int rank = 0; rank < spec.actors; ++rank) {
+      actors_.push_back(&world_.start_process(
+          "actor", rank, static_cast<std::size_t>(rank),
+          [this, rank](sim::SimProcess& process) { return run_actor(process, rank); }));
+    }
+  }
+
+  sim::RunResult run() { return world_.run(); }
+  std::uint64_t faults_applied() const { return faults_.applied(); }
+
+ private:
+  sim::Hooks hooks() {
+    sim::Hooks hooks = faults_.hooks();
+    if (spec_.actor_uuids.empty()) return hooks;
+    auto inner = std::move(hooks.process_created);
+    hooks.process_created = [this, inner](sim::SimProcess& process, sim::SeamSet& seams) {
+      if (inner) inner(process, seams);
+      if (process.role() != "actor") return;
+      auto device = std::make_shared<ClaimedUuid>(
+          *seams.device, spec_.actor_uuids[static_cast<std::size_t>(process.rank())]);
+      seams.device = device.get();
+      process.keep(std::move(device));
+    };
+    return hooks;
+  }
+
+  int run_actor(sim::SimProcess& process, int rank) {
+    SimContent content(process, spec_);
+    ActorPorts ports{.world = process.world(),
+                     .device = process.device(),
+                     .rank = rank,
+                     .recorder = recorder_,
+                     .content = content};
+    ports.join_control = [this, rank] { return control_.join(rank); };
+    ports.join_shards = [this, rank] { return shards_.join(rank); };
+    ports.runtime = [](std::int64_t version) {
+      SpawnRequest request;
+      request.program = kRuntimeProgram;
+      request.arguments = {"--version", std::to_string(version)};
+      return request;
+    };
+    ports.wrap_source = faults_.source_wrapper(process);
+    ports.observe = [this](std::int64_t version) { roster_.record(recorder_, version); };
+    ports.heal = [this] { faults_.heal(); };
+    Actor actor(spec_, std::move(ports));
+    script_(actor);
+    return 0;
+  }
+
+  void register_runtime() {
+    sim::Program program;
+    program.role = "runtime";
+    program.device = [](sim::Arguments) { return std::size_t{0}; };
+    program.body = [this](sim::SimProcess& process) {
+      runtime::RuntimeOptions options;
+      options.tp_size = spec_.tp;
+      options.version = "tpsync-test";
+      options.model_type = spec_.config.model_type;
+      options.committed_version = std::stoll(process.arguments()[1]);
+      options.control_timeout = spec_.sync.control_timeout;
+      options.layouts = spec_.layouts;
+      options.combine = combine_lanes;
+      const std::string version = process.arguments()[1];
+      options.worker = [version](int rank) {
+        SpawnRequest request;
+        request.program = kWorkerProgram;
+        request.arguments = {"--rank", std::to_string(rank), "--version", version};
+        return request;
+      };
+      const auto channel = process.take_channel();
+      runtime::run_runtime(process.world(), *channel, options);
+      return 0;
+    };
+    world_.register_program(kRuntimeProgram, std::move(program));
+  }
+
+  void register_worker() {
+    sim::Program program;
+    program.role = "worker";
+    program.body = [this](sim::SimProcess& process) {
+      SimContent content(process, spec_);
+      WorldSpec spec = spec_;
+      spec.base_version = std::stoll(process.arguments()[3]);
+      runtime::WorkerOptions options;
+      options.tp_rank = process.rank();
+      options.tp_size = spec_.tp;
+      options.config = spec_.config;
+      options.version = "tpsync-test";
+      options.kv_cache_bytes = spec_.kv_cache_bytes;
+      options.committed_version = spec.base_version;
+      options.command_timeout = spec_.timeouts.weight_update;
+      const auto channel = process.take_channel();
+      runtime::run_worker(
+          process.world(), *channel, process.device(),
+          [&](const runtime::ResidentModel& resident) {
+            return std::make_unique<TestEngine>(resident, spec, content, &roster_);
+          },
+          options);
+      return 0;
+    };
+    world_.register_program(kWorkerProgram, std::move(program));
+  }
+
+  const WorldSpec& spec_;
+  const Script& script_;
+  SimFaults faults_;
+  Roster roster_;  // before the world: engines of unwound fibers leave it
+  sim::SimWorld world_;
+  SimRecorder recorder_;
+  std::vector<sim::SimProcess*> actors_;
+  Rendezvous<collective::ControlGroup> control_;
+  Rendezvous<collective::ShardGroup> shards_;
+};
+
+}  // namespace
+
+SimRunner::SimRunner() = default;
+SimRunner::~SimRunner() = default;
+
+Run SimRunner::run(const WorldSpec& spec, const SimOptions& options, const Script& script) {
+  Run run;
+  {
+    World world(spec, options, script, pools_);
+    run.end = world.run();
+    run.faults_applied = world.faults_applied();
+  }
+  run.hash = sim::hash_of(pools_.trace);
+  if (options.judge) run.judgement = judge_.judge(pools_.trace);
+  return run;
+}
+
+std::string trace_parameters(const WorldSpec& spec, const SimOptions& options) {
+  const model::ModelConfig& c = spec.config;
+  std::string text = fmt::format(
+      "world=sim\ntp={}\nactors={}\nphantom={}\ncontent_seed={}\nbase_version={}\n"
+      "control_timeout_ns={}\nupdate_timeout_ns={}\n"
+      "layers={}\nexperts={}\nhidden={}\nmoe={}\nvocab={}\nheads={}\nkv_heads={}\nhead_dim={}\n"
+      "tied={}\npolicy={}\n",
+      spec.tp, spec.actors, spec.phantom ? 1 : 0, spec.seed, spec.base_version,
+      spec.sync.control_timeout.count(), spec.timeouts.weight_update.count(), c.num_hidden_layers,
+      c.num_experts, c.hidden_size, c.moe_intermediate_size, c.vocab_size, c.num_attention_heads,
+      c.num_key_value_heads, c.head_dim, c.tie_word_embeddings ? 1 : 0,
+      static_cast<int>(options.policy));
+  if (!options.recovery.empty()) text += "recovery=" + options.recovery + "\n";
+  text += fault_parameters(options.plan);
+  return text;
+}
+
+}  // namespace tpsync::conformance

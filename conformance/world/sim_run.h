@@ -1,0 +1,66 @@
+// Runs a script in a simulated world: one actor process per trainer rank, the test runtime and its
+// workers as their children, core unchanged in all of them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "conformance/judge/judge.h"
+#include "conformance/world/actor.h"
+#include "conformance/world/spec.h"
+#include "faults/plan.h"
+#include "sim/config.h"
+#include "sim/pools.h"
+#include "sim/trace.h"
+#include "sim/world.h"
+
+namespace tpsync::conformance {
+
+// Runs on every actor, in lockstep as far as the calls are collective.
+using Script = std::function<void(Actor&)>;
+
+struct SimOptions {
+  sim::Policy policy = sim::Policy::kSeeded;
+  std::vector<sim::Deviation> deviations;
+  std::vector<sim::Choice> replay;
+  sim::Cruelty cruelty;
+  std::uint64_t pipe_capacity = 64 * 1024;
+  bool judge = true;
+  faults::Plan plan;
+  std::string recovery;  // "other-world": this world need not recover by itself
+};
+
+struct Run {
+  sim::RunResult end;
+  judge::Judgement judgement;
+  sim::TraceHash hash;
+  std::uint64_t faults_applied = 0;
+
+  // The world ended by itself and every invariant held.
+  bool passed() const { return end.kind == sim::RunResult::Kind::kFinished && judgement.ok(); }
+};
+
+class SimRunner {
+ public:
+  SimRunner();
+  ~SimRunner();
+  SimRunner(const SimRunner&) = delete;
+  SimRunner& operator=(const SimRunner&) = delete;
+
+  Run run(const WorldSpec& spec, const SimOptions& options, const Script& script);
+
+  // Of the last run.
+  const sim::Trace& trace() const { return pools_.trace; }
+
+ private:
+  sim::Pools pools_;
+  judge::Judge judge_;
+};
+
+// The parameters that a trace of this world begins with (judge/records.h).
+std::string trace_parameters(const WorldSpec& spec, const SimOptions& options);
+
+}  // namespace tpsync::conformance

@@ -8,8 +8,8 @@
 
 namespace tpsync::conformance {
 
-Run ScenarioContext::run(const std::string& label, const WorldSpec& spec,
-                         const SimOptions& options, const Script& script) {
+Run ScenarioContext::run(const std::string& label, const WorldSpec& spec, const SimOptions& options,
+                         const Script& script) {
   label_ = label;
   log_.by_rank.assign(static_cast<std::size_t>(spec.actors), {});
   Run run = runner_.run(spec, options, script);
@@ -65,24 +65,23 @@ void ScenarioContext::expect_failed(const Failure& failure, const std::vector<in
       continue;
     }
     const ErrorRecord& record = *outcomes.back().error;
-    const bool fits =
-        record.kind == failure.kind && record.phase == failure.phase &&
-        (failure.rank == -2 || record.rank == failure.rank) &&
-        record.subject.find(failure.subject) != std::string::npos &&
-        record.detail.find(failure.detail) != std::string::npos;
-    check(fits, fmt::format("rank {} should have failed with {} in {} (rank {}, \"{}\", \"{}\"): {}",
-                            rank, to_string(failure.kind), failure.phase, failure.rank,
-                            failure.subject, failure.detail, to_text(record)));
+    const bool fits = record.kind == failure.kind && record.phase == failure.phase &&
+                      (failure.rank == -2 || record.rank == failure.rank) &&
+                      record.subject.find(failure.subject) != std::string::npos &&
+                      record.detail.find(failure.detail) != std::string::npos;
+    check(fits,
+          fmt::format("rank {} should have failed with {} in {} (rank {}, \"{}\", \"{}\"): {}",
+                      rank, to_string(failure.kind), failure.phase, failure.rank, failure.subject,
+                      failure.detail, to_text(record)));
     if (first == nullptr) first = &record;
-    check(*first == record, fmt::format("rank {} reports another record than its peers: {}", rank,
-                                        to_text(record)));
+    check(*first == record,
+          fmt::format("rank {} reports another record than its peers: {}", rank, to_text(record)));
   }
 }
 
 std::string needs_ranks(const WorldSpec& spec, int ranks) {
-  return spec.actors >= ranks && spec.tp >= ranks
-             ? ""
-             : fmt::format("needs at least {} ranks", ranks);
+  return spec.actors >= ranks && spec.tp >= ranks ? ""
+                                                  : fmt::format("needs at least {} ranks", ranks);
 }
 
 std::string needs_bytes(const WorldSpec& spec) {

@@ -1,5 +1,6 @@
-// Scenarios: one situation each, with what must follow. A scenario runs as many worlds as its situation has variants; each world
-// is judged by every invariant, and the scenario adds which failure, which state and which record it expects.
+// Scenarios: one situation each, with what must follow. A scenario runs as many worlds as its
+// situation has variants; each world is judged by every invariant, and the scenario adds which
+// failure, which state and which record it expects.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +29,15 @@ class ScenarioContext {
   int last_rank() const { return spec_.actors - 1; }
 
   // ---- worlds ----
-  // Runs one world. Unless `judged` is false, a verdict that is not a pass fails the scenario, with the world's label. The script
-  // may append outcomes to log().by_rank[rank].
+  // Runs one world. Unless `judged` is false, a verdict that is not a pass fails the scenario, with
+  // the world's label. The script may append outcomes to log().by_rank[rank].
   Run run(const std::string& label, const WorldSpec& spec, const SimOptions& options,
           const Script& script);
   Run run(const std::string& label, const SimOptions& options, const Script& script) {
     return run(label, spec_, options, script);
   }
   ActorLog& log() { return log_; }
+  const sim::Trace& trace() const { return runner_.trace(); }  // of the last world
 
   // ---- expectations ----
   void check(bool condition, const std::string& what);

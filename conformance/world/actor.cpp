@@ -95,7 +95,7 @@ Outcome Actor::setup() {
     transfer::WeightSource* source = exporter_.get();
     if (ports_.wrap_source) {
       decorated_ = ports_.wrap_source(*exporter_);
-      source = decorated_.get();
+      if (decorated_) source = decorated_.get();
     }
     sync::SyncOptions options = spec_.sync;
     options.last_committed_version = version_returned_;

@@ -108,6 +108,7 @@ class World {
   World(const WorldSpec& spec, const SimOptions& options, const Script& script, sim::Pools& pools)
       : spec_(spec),
         script_(script),
+        wrap_source_(options.wrap_source),
         faults_(options.plan, spec),
         world_(sim_config(spec, options), pools, hooks()),
         recorder_(world_),
@@ -160,6 +161,11 @@ class World {
       return request;
     };
     ports.wrap_source = faults_.source_wrapper(process);
+    if (wrap_source_) {
+      ports.wrap_source = [this, rank](transfer::WeightSource& source) {
+        return wrap_source_(rank, source);
+      };
+    }
     ports.observe = [this](std::int64_t version) { roster_.record(recorder_, version); };
     ports.heal = [this] { faults_.heal(); };
     Actor actor(spec_, std::move(ports));
@@ -223,6 +229,7 @@ class World {
 
   const WorldSpec& spec_;
   const Script& script_;
+  std::function<std::unique_ptr<transfer::WeightSource>(int, transfer::WeightSource&)> wrap_source_;
   SimFaults faults_;
   Roster roster_;  // before the world: engines of unwound fibers leave it
   sim::SimWorld world_;

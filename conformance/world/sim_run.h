@@ -30,6 +30,9 @@ struct SimOptions {
   std::uint64_t pipe_capacity = 64 * 1024;
   bool judge = true;
   faults::Plan plan;
+  // Puts a decorator of the scenario's own around a rank's weight source; null for none.
+  std::function<std::unique_ptr<transfer::WeightSource>(int rank, transfer::WeightSource&)>
+      wrap_source;
   std::string recovery;  // "other-world": this world need not recover by itself
 };
 

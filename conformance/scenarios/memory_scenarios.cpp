@@ -1,0 +1,199 @@
+// Memory: what the preflight admits fits, what it refuses leaves the runtime as it was.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "conformance/scenarios/scripts.h"
+#include "sim/trace.h"
+#include "tpsync/sync/preflight.h"
+
+namespace tpsync::conformance {
+
+namespace {
+
+struct Usage {
+  std::uint64_t free_min = UINT64_MAX;
+  std::uint64_t total = 0;
+  std::uint64_t peak_max = 0;
+};
+
+// What the devices of the last world had free at the preflight, and the most that was ever used.
+Usage usage_of(const sim::Trace& trace) {
+  Usage usage;
+  for (const sim::Event& event : trace.events) {
+    if (event.kind == static_cast<std::uint16_t>(sim::EventKind::kOp) &&
+        event.op == static_cast<std::uint16_t>(sim::Op::kDeviceMemory)) {
+      usage.free_min = std::min(usage.free_min, event.a);
+      usage.total = event.b;
+    }
+    if (event.kind == static_cast<std::uint16_t>(sim::EventKind::kDevicePeak)) {
+      usage.peak_max = std::max(usage.peak_max, event.b);
+    }
+  }
+  return usage;
+}
+
+void exact_budget(ScenarioContext& context, const std::string& name, WorldSpec spec) {
+  spec.sync.gpu_memory_headroom_bytes = 0;
+  const std::uint64_t required = sync::required_free_bytes(
+      spec.sync.bucket_bytes, model::plan_canonical(spec.config).largest_layer_bytes, 0);
+  spec.device_bytes = 1ULL << 44;
+  context.run(name + ", with ample memory", spec, {}, publish_once(context.log()));
+  context.expect_committed(1);
+  const Usage ample = usage_of(context.trace());
+  context.check(ample.free_min != UINT64_MAX, "the preflight should have read the free memory");
+  const std::uint64_t used = ample.total - ample.free_min;
+
+  spec.device_bytes = used + required;
+  context.run(name + ", with exactly the required memory", spec, {}, publish_once(context.log()));
+  context.expect_committed(1);
+  const Usage exact = usage_of(context.trace());
+  context.check(exact.peak_max <= used + required,
+                fmt::format("the peak {} should stay within {}", exact.peak_max, used + required));
+
+  spec.device_bytes = used + required - 1;
+  context.run(name + ", with one byte less", spec, {}, publish_once(context.log()));
+  context.expect_failed({.kind = ErrorKind::kOutOfMemory,
+                         .phase = "topology-memory-preflight",
+                         .subject = "free device memory"});
+}
+
+void preflight_exact(ScenarioContext& context) {
+  for (const wire::Layout layout : {wire::Layout::kCompact, wire::Layout::kRankMajor}) {
+    WorldSpec spec = context.spec();
+    spec.sync.layout = layout;
+    const std::string name(name_of(layout));
+    exact_budget(context, name + ", even shards, separate experts", spec);
+    spec.uneven_shards = true;
+    exact_budget(context, name + ", uneven shards", spec);
+    spec.storage = Storage::kFusedExperts;
+    exact_budget(context, name + ", uneven shards, fused experts", spec);
+  }
+}
+
+void one_byte_over_the_buffer(ScenarioContext& context) {
+  const std::uint64_t largest = model::plan_canonical(context.spec().config).largest_tensor_bytes;
+  WorldSpec spec = context.spec();
+  spec.sync.bucket_bytes = largest;
+  context.run("the bucket is exactly the largest tensor", spec, {}, publish_once(context.log()));
+  context.expect_committed(1);
+  spec.sync.bucket_bytes = largest - 1;
+  context.run("the bucket is one byte too small", spec, {}, publish_once(context.log()));
+  context.expect_failed({.kind = ErrorKind::kInvalidConfig,
+                         .phase = "topology-memory-preflight",
+                         .subject = "bucket_bytes"});
+}
+
+void probe_forbidden(ScenarioContext& context) {
+  const int rank = context.spec().tp - 1;
+  const auto script = [&](Actor& actor) {
+    auto& outcomes = context.log().by_rank[static_cast<std::size_t>(actor.rank())];
+    actor.start_engine();
+    actor.setup();
+    actor.sleep();  // level 1, once
+    actor.wake_all();
+    actor.sleep();  // level 2: the weights are lost now
+    actor.wake_weights();
+    actor.step();
+    outcomes.push_back(actor.publish());
+    const bool first_failed = !outcomes.back().ok();
+    actor.wake_all();
+    const Outcome refused = actor.generate();
+    context.check(actor.rank() != 0 || !first_failed ||
+                      (!refused.ok() && refused.error->kind == ErrorKind::kInvalidState),
+                  "generate should be refused: the weights are lost, also after a full wake-up");
+    const Outcome second = actor.publish();
+    context.check(second.ok() && second.version == 1, "the second sync should have succeeded");
+    context.check(actor.generate().ok(), "generate should work after the publication");
+    actor.cleanup();
+    actor.shutdown();
+  };
+  context.run(
+      fmt::format("worker {} may not open exports, once", rank),
+      with_fault("ipc.open_fail",
+                 {.role = "worker", .rank = rank, .phase = "probe_ipc", .op = "device.import"}),
+      script);
+  context.expect_failed(
+      {.kind = ErrorKind::kRemote, .phase = "topology-ipc-probe", .rank = 0, .detail = "[ipc]"});
+}
+
+void open_fails_later(ScenarioContext& context) {
+  const int rank = context.spec().tp - 1;
+  context.run(fmt::format("worker {} cannot open the packed buffer", rank),
+              with_fault("ipc.open_fail", {.role = "worker",
+                                           .rank = rank,
+                                           .phase = "update_native_weights",
+                                           .op = "device.import"}),
+              publish_and_recover(context.log()));
+  context.expect_failed(
+      {.kind = ErrorKind::kRemote, .phase = "native-transfer-0", .rank = 0, .detail = "[ipc]"});
+}
+
+void allocation_fails(ScenarioContext& context) {
+  for (int rank = 0; rank < context.spec().actors; ++rank) {
+    context.run(
+        fmt::format("rank {} cannot allocate its packed buffer", rank),
+        with_fault("memory.alloc_fail",
+                   {.rank = rank, .phase = "native-buffer-allocation", .op = "device.allocate"}),
+        publish_and_recover(context.log()));
+    context.expect_failed(
+        {.kind = ErrorKind::kOutOfMemory, .phase = "native-buffer-allocation", .rank = rank});
+  }
+}
+
+void late_copies(ScenarioContext& context) {
+  for (int rank = 0; rank < context.spec().tp; ++rank) {
+    for (std::uint64_t c = 0; c < chunk_count(context.spec()); ++c) {
+      const auto chunk = static_cast<std::int64_t>(c);
+      context.run(fmt::format("the copy of chunk {} on worker {} lands at its sync", chunk, rank),
+                  with_fault("copy.late", {.role = "worker",
+                                           .rank = rank,
+                                           .phase = "update_native_weights",
+                                           .chunk = chunk,
+                                           .op = "device.launch"}),
+                  publish_and_recover(context.log()));
+      context.expect_committed(1);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Scenario> memory_scenarios() {
+  return {
+      {"memory.preflight",
+       "Exactly the required free memory commits and is never exceeded; one byte less is refused",
+       {"TPS-MEM-01", "TPS-MEM-02"},
+       needs_equal_worlds,
+       preflight_exact},
+      {"memory.bucket",
+       "A tensor of exactly the bucket's size travels; one byte more is refused before the runtime "
+       "is touched",
+       {"TPS-MEM-03"},
+       needs_equal_worlds,
+       one_byte_over_the_buffer},
+      {"memory.allocation",
+       "A rank that cannot allocate its packed buffer fails all ranks, and poisons",
+       {"TPS-MEM-04"},
+       needs_equal_worlds,
+       allocation_fails},
+      {"ipc.forbidden",
+       "Forbidden sharing is found at preflight; lost weights stay refused until a later sync "
+       "succeeds",
+       {"TPS-IPC-01", "TPS-SLEEP-03"},
+       needs_equal_worlds,
+       probe_forbidden},
+      {"ipc.open",
+       "An export that cannot be opened during the transfer poisons",
+       {"TPS-IPC-02"},
+       needs_equal_worlds,
+       open_fails_later},
+      {"copy.late",
+       "Copies that land as late as they may change nothing",
+       {"TPS-DATA-03"},
+       needs_equal_worlds,
+       late_copies},
+  };
+}
+
+}  // namespace tpsync::conformance

@@ -1,0 +1,155 @@
+// Publications without faults: what must work.
+#include <fmt/format.h>
+
+#include "conformance/scenarios/scripts.h"
+
+namespace tpsync::conformance {
+
+namespace {
+
+void bootstrap(ScenarioContext& context) {
+  std::vector<std::int64_t> generated;
+  const auto script = [&](Actor& actor) {
+    auto& outcomes = context.log().by_rank[static_cast<std::size_t>(actor.rank())];
+    const auto rollout = [&] {
+      const Outcome outcome = actor.generate();
+      context.check(outcome.ok(), "generate should have worked");
+      if (actor.rank() == 0) generated.push_back(outcome.version);
+    };
+    context.check(actor.start_engine().ok(), "the engine should have started");
+    context.check(actor.setup().ok(), "setup should have worked");
+    context.check(actor.sleep().ok(), "the bootstrap sleep should have worked");
+    context.check(actor.wake_all().ok(), "the first wake-up should have worked");
+    rollout();  // level 1 kept the checkpoint
+    for (int round = 0; round < 3; ++round) {
+      context.check(actor.sleep().ok(), "sleep should have worked");
+      const Outcome refused = actor.generate();
+      context.check(
+          actor.rank() != 0 || (!refused.ok() && refused.error->kind == ErrorKind::kInvalidState),
+          "generate should be refused while asleep");
+      context.check(actor.wake_weights().ok(), "waking the weights should have worked");
+      actor.step();
+      outcomes.push_back(actor.publish());
+      context.check(actor.wake_all().ok(), "the full wake-up should have worked");
+      rollout();
+    }
+    actor.cleanup();
+    actor.shutdown();
+  };
+  context.run("bootstrap and three publications", {}, script);
+  context.expect_committed(3);
+  context.check(generated == std::vector<std::int64_t>{0, 1, 2, 3},
+                fmt::format("rollouts should carry versions 0 to 3 in turn, there were {}",
+                            generated.size()));
+}
+
+void every_layout(ScenarioContext& context) {
+  for (const wire::Layout layout : {wire::Layout::kCompact, wire::Layout::kRankMajor}) {
+    for (const Storage storage : {Storage::kFusedExperts, Storage::kSeparateExperts}) {
+      for (const bool uneven : {false, true}) {
+        for (const DType stored : {DType::kBFloat16, DType::kFloat32}) {
+          WorldSpec spec = context.spec();
+          if (spec.phantom && stored != spec.config.dtype) continue;
+          spec.sync.layout = layout;
+          spec.storage = storage;
+          spec.uneven_shards = uneven;
+          spec.stored = stored;
+          context.run(fmt::format("{}, {} experts, {} shards, stored as {}", name_of(layout),
+                                  storage == Storage::kFusedExperts ? "fused" : "separate",
+                                  uneven ? "uneven" : "even", bare_name(stored)),
+                      spec, {}, publish_once(context.log()));
+          context.expect_committed(1);
+        }
+      }
+    }
+  }
+}
+
+void narrow_pipes(ScenarioContext& context) {
+  for (const std::uint64_t capacity : {1, 7, 64, 4096}) {
+    SimOptions options;
+    options.pipe_capacity = capacity;
+    context.run(fmt::format("pipes of {} bytes", capacity), options, publish_once(context.log()));
+    context.expect_committed(1);
+  }
+}
+
+void every_policy(ScenarioContext& context) {
+  for (const sim::Policy policy :
+       {sim::Policy::kFirstReady, sim::Policy::kLastReady, sim::Policy::kSeeded}) {
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      WorldSpec spec = context.spec();
+      spec.seed = context.spec().seed + seed;
+      SimOptions options;
+      options.policy = policy;
+      context.run(fmt::format("policy {}, seed {}", static_cast<int>(policy), spec.seed), spec,
+                  options, publish_once(context.log()));
+      context.expect_committed(1);
+    }
+  }
+}
+
+void resumed_version(ScenarioContext& context) {
+  WorldSpec spec = context.spec();
+  spec.base_version = 41;
+  context.run("the trainer resumes at version 41", spec, {}, publish_once(context.log()));
+  context.expect_committed(42);
+}
+
+void call_order(ScenarioContext& context) {
+  const auto script = [&](Actor& actor) {
+    auto& outcomes = context.log().by_rank[static_cast<std::size_t>(actor.rank())];
+    actor.start_engine();
+    actor.setup();
+    actor.step();
+    outcomes.push_back(actor.publish());
+    actor.cleanup();
+    const Outcome late = actor.publish();
+    context.check(!late.ok() && late.error->kind == ErrorKind::kInvalidState &&
+                      late.error->remedy == Remedy::kFixInput,
+                  "sync after cleanup should be refused as a wrong call");
+    actor.shutdown();
+  };
+  context.run("sync after cleanup", {}, script);
+  context.expect_committed(1);
+}
+
+}  // namespace
+
+std::vector<Scenario> publication_scenarios() {
+  return {
+      {"publish.bootstrap",
+       "From checkpoint to version 3: bootstrap sleep keeps the weights, each publication replaces "
+       "them",
+       {"TPS-PUB-01", "TPS-SLEEP-01", "TPS-SLEEP-02"},
+       needs_equal_worlds,
+       bootstrap},
+      {"publish.layouts",
+       "Both chunk layouts, both storage forms, even and uneven shards, bf16 and fp32 all publish",
+       {"TPS-DATA-01", "TPS-DATA-02"},
+       needs_equal_worlds,
+       every_layout},
+      {"publish.pipes",
+       "Pipes of any capacity carry the protocol",
+       {"TPS-PIPE-01"},
+       needs_equal_worlds,
+       narrow_pipes},
+      {"publish.schedules",
+       "Any schedule of the same world publishes the same version",
+       {"TPS-PUB-02"},
+       needs_equal_worlds,
+       every_policy},
+      {"publish.resumed",
+       "After a restart the next version is above the last committed one",
+       {"TPS-VER-01"},
+       needs_equal_worlds,
+       resumed_version},
+      {"publish.call-order",
+       "A sync outside of setup and cleanup is refused and calls nothing",
+       {"TPS-PUB-03"},
+       needs_equal_worlds,
+       call_order},
+  };
+}
+
+}  // namespace tpsync::conformance

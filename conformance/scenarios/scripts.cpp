@@ -1,0 +1,112 @@
+#include "conformance/scenarios/scripts.h"
+
+#include "tpsync/transfer/chunk_plan.h"
+
+namespace tpsync::conformance {
+
+namespace {
+
+// True once the publication worked.
+bool start_and_publish(Actor& actor, std::vector<Outcome>& outcomes) {
+  for (auto call : {&Actor::start_engine, &Actor::setup}) {
+    Outcome outcome = (actor.*call)();
+    if (outcome.ok()) continue;
+    outcomes.push_back(std::move(outcome));
+    return false;
+  }
+  actor.step();
+  outcomes.push_back(actor.publish());
+  return outcomes.back().ok();
+}
+
+bool group_broke(const Outcome& outcome) {
+  return outcome.error && (outcome.error->kind == ErrorKind::kPeerLost ||
+                           outcome.error->kind == ErrorKind::kOutcomeUnknown);
+}
+
+}  // namespace
+
+Script publish_once(ActorLog& log) {
+  return [&log](Actor& actor) {
+    auto& outcomes = log.by_rank[static_cast<std::size_t>(actor.rank())];
+    if (start_and_publish(actor, outcomes)) {
+      actor.generate();
+    } else if (outcomes.back().error->remedy == Remedy::kRebuildRuntime) {
+      actor.poke_broken();
+    }
+    actor.cleanup();
+    actor.shutdown();
+  };
+}
+
+Script publish_and_recover(ActorLog& log) {
+  return [&log](Actor& actor) {
+    auto& outcomes = log.by_rank[static_cast<std::size_t>(actor.rank())];
+    bool published = start_and_publish(actor, outcomes);
+    if (published) {
+      actor.generate();
+      actor.sleep();
+      actor.wake_weights();
+      actor.step();
+      Outcome again = actor.publish();
+      if (!again.ok() && !group_broke(again)) outcomes.push_back(again);
+      actor.wake_all();
+      if (again.ok()) actor.generate();
+    } else {
+      if (outcomes.back().error->remedy == Remedy::kRebuildRuntime) actor.poke_broken();
+      if (!group_broke(outcomes.back()) && actor.sync() != nullptr) {
+        Outcome rebuilt = actor.rebuild();
+        if (rebuilt.ok()) {
+          actor.step();
+          rebuilt = actor.publish();
+          if (rebuilt.ok()) actor.generate();
+        }
+      }
+    }
+    actor.cleanup();
+    actor.shutdown();
+  };
+}
+
+SimOptions with_fault(const std::string& name, const At& at, const faults::Arguments& arguments) {
+  SimOptions options;
+  faults::Fault fault;
+  fault.name = name;
+  fault.moment = {at.role, at.rank, at.phase, at.chunk, at.op, at.occurrence};
+  fault.arguments = arguments;
+  options.plan.faults.push_back(std::move(fault));
+  return options;
+}
+
+std::uint64_t chunk_count(const WorldSpec& spec) {
+  const model::CanonicalPlan plan = model::plan_canonical(spec.config);
+  return transfer::plan_chunks(plan.tensors, spec.sync.bucket_bytes).size();
+}
+
+std::int64_t chunk_of(const WorldSpec& spec, const std::string& tensor) {
+  const model::CanonicalPlan plan = model::plan_canonical(spec.config);
+  const auto chunks = transfer::plan_chunks(plan.tensors, spec.sync.bucket_bytes);
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    for (std::uint64_t t = chunks[c].first; t < chunks[c].first + chunks[c].count; ++t) {
+      if (plan.tensors[t].name == tensor) return static_cast<std::int64_t>(c);
+    }
+  }
+  throw_invalid(ErrorKind::kInvalidConfig, tensor, "is no tensor of this model");
+}
+
+std::vector<Wait> runtime_waits(const WorldSpec& spec) {
+  std::vector<Wait> waits = {{"topology-ipc-probe", 0, false}, {"native-init"}, {"native-start"}};
+  for (std::uint64_t c = 0; c < chunk_count(spec); ++c) {
+    waits.push_back({"native-transfer", static_cast<std::int64_t>(c)});
+  }
+  waits.push_back({"native-finish"});
+  waits.push_back({"native-ipc-release"});
+  return waits;
+}
+
+std::string phase_text(const std::string& phase, std::int64_t chunk) {
+  const bool indexed = phase == "native-transfer" || phase == "native-materialize";
+  return indexed ? phase + "-" + std::to_string(chunk) : phase;
+}
+
+}  // namespace tpsync::conformance

@@ -1,0 +1,47 @@
+// Scripts and fault plans that several scenarios share.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "conformance/scenarios/scenario.h"
+#include "faults/plan.h"
+
+namespace tpsync::conformance {
+
+// Start, set up, take a step, publish; then generate if that worked. Whatever fails, the engine is
+// then tried (every command must fail if it is broken) and everything is given back.
+Script publish_once(ActorLog& log);
+
+// The same, and after a success a second publication; after an agreed failure a new engine that
+// publishes from there.
+Script publish_and_recover(ActorLog& log);
+
+struct At {
+  std::string role = "actor";
+  int rank = 0;
+  std::string phase;
+  std::int64_t chunk = 0;
+  std::string op;
+  std::uint64_t occurrence = 0;
+};
+SimOptions with_fault(const std::string& name, const At& at,
+                      const faults::Arguments& arguments = {});
+
+// The chunks of the scenario's publication.
+std::uint64_t chunk_count(const WorldSpec& spec);
+// The chunk that carries a canonical tensor.
+std::int64_t chunk_of(const WorldSpec& spec, const std::string& tensor);
+
+// A phase of a publication in which rank 0 waits for its runtime, as (phase, chunk).
+struct Wait {
+  std::string phase;
+  std::int64_t chunk = 0;
+  bool touched = true;  // the runtime was touched before
+};
+std::vector<Wait> runtime_waits(const WorldSpec& spec);
+
+// "native-transfer-1" for the phases that have an index.
+std::string phase_text(const std::string& phase, std::int64_t chunk);
+
+}  // namespace tpsync::conformance

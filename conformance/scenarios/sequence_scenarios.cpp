@@ -1,0 +1,127 @@
+// Every sequence of commands up to the world's length, against the table of sequence_model.h.
+#include <fmt/format.h>
+
+#include "conformance/scenarios/scripts.h"
+#include "conformance/scenarios/sequence_model.h"
+
+namespace tpsync::conformance {
+
+namespace {
+
+constexpr int kLengthInSim = 5;
+
+Outcome execute(Actor& actor, SequenceCommand command) {
+  switch (command) {
+    case SequenceCommand::kSleep1:
+    case SequenceCommand::kSleep2:
+      actor.engine()->set_weight_sync_sleep_level(command == SequenceCommand::kSleep1 ? 1 : 2,
+                                                  false);
+      return actor.sleep();
+    case SequenceCommand::kWakeWeights:
+      return actor.wake_weights();
+    case SequenceCommand::kWakeAll:
+      return actor.wake_all();
+    case SequenceCommand::kStart:
+      return actor.init_and_start();
+    case SequenceCommand::kUpdate:
+      return actor.update();
+    case SequenceCommand::kFinish:
+      return actor.finish();
+    case SequenceCommand::kGenerate:
+      return actor.generate();
+  }
+  return {};
+}
+
+bool fits(const Outcome& outcome, Expected expected) {
+  switch (expected) {
+    case Expected::kOk:
+      return outcome.ok();
+    case Expected::kRefused:
+      return !outcome.ok() && outcome.error->remedy == Remedy::kTryLater &&
+             outcome.error->kind == ErrorKind::kInvalidState;
+    case Expected::kBreaks:
+      return !outcome.ok() && outcome.error->remedy == Remedy::kRebuildRuntime &&
+             outcome.error->kind == ErrorKind::kRemote;
+    case Expected::kBroken:
+      return !outcome.ok() && outcome.error->remedy == Remedy::kRebuildRuntime &&
+             outcome.error->kind == ErrorKind::kInvalidState;
+  }
+  return false;
+}
+
+SequenceState observed(Actor& actor, const SequenceState& model) {
+  SequenceState state;
+  const rollout::RolloutEngine& engine = *actor.engine();
+  state.broken = engine.connection_state() == rollout::ConnectionState::kBroken;
+  state.memory = engine.sleep_state() == rollout::SleepState::kAwake    ? Memory::kAwake
+                 : engine.sleep_state() == rollout::SleepState::kAsleep ? Memory::kAsleep
+                                                                        : Memory::kWeightsOnly;
+  // How many chunks were loaded is the runtime's knowledge; that a publication is pending is the
+  // engine's.
+  state.pending = engine.publication_pending()
+                      ? (model.pending == Pending::kNone ? Pending::kStarted : model.pending)
+                      : Pending::kNone;
+  state.lost = engine.weights_lost();
+  state.version = engine.version();
+  return state;
+}
+
+void run_sequence(ScenarioContext& context, const std::vector<SequenceCommand>& sequence) {
+  std::string label;
+  for (const SequenceCommand command : sequence) {
+    label += fmt::format("{}{}", label.empty() ? "" : ", ", to_string(command));
+  }
+  const auto script = [&](Actor& actor) {
+    context.check(actor.start_engine().ok() && actor.setup().ok(), "the world should start");
+    SequenceState state;
+    for (std::size_t i = 0; i < sequence.size(); ++i) {
+      const SequenceStep step = next_step(state, sequence[i]);
+      const Outcome outcome = execute(actor, sequence[i]);
+      context.check(fits(outcome, step.expected),
+                    fmt::format("command {} ({}) in {} should be {}, it was {}", i + 1,
+                                to_string(sequence[i]), to_text(state), to_string(step.expected),
+                                outcome.ok() ? "ok" : to_text(*outcome.error)));
+      const SequenceState found = observed(actor, step.next);
+      context.check(step.next.broken ? found.broken : found == step.next,
+                    fmt::format("after command {} the state should be {}, it is {}", i + 1,
+                                to_text(step.next), to_text(found)));
+      state = step.next;
+    }
+    actor.cleanup();
+    actor.shutdown();
+  };
+  context.run(label, {}, script);
+}
+
+void all_sequences(ScenarioContext& context) {
+  // Longer sequences begin with all the shorter ones, so only the full length is run.
+  std::vector<std::size_t> digits(kLengthInSim, 0);
+  while (context.failures().empty()) {
+    std::vector<SequenceCommand> sequence;
+    for (const std::size_t digit : digits) sequence.push_back(kSequenceCommands[digit]);
+    run_sequence(context, sequence);
+    std::size_t at = digits.size();
+    while (at > 0 && ++digits[at - 1] == kSequenceCommands.size()) digits[--at] = 0;
+    if (at == 0) return;
+  }
+}
+
+std::string at_one_rank(const WorldSpec& spec) {
+  if (spec.phantom) return "needs bytes; phantom worlds have none";
+  return spec.tp == 1 && spec.actors == 1 ? "" : "fixes TP 1; run it with --tp 1";
+}
+
+}  // namespace
+
+std::vector<Scenario> sequence_scenarios() {
+  return {
+      {"sequence.all",
+       "Every sequence of five engine commands does what the table of states and commands says",
+       {"TPS-STATE-01", "TPS-SLEEP-04"},
+       at_one_rank,
+       all_sequences},
+  };
+}
+
+}  // namespace tpsync::conformance

@@ -103,7 +103,8 @@ class ShardHub;
 
 class GroupSystem {
  public:
-  explicit GroupSystem(SimWorld& world) : world_(world) {}
+  explicit GroupSystem(SimWorld& world);
+  ~GroupSystem();
 
   std::vector<std::unique_ptr<collective::ControlGroup>> make_control(
       std::span<SimProcess* const> members);

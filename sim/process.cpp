@@ -122,11 +122,6 @@ std::size_t SimProcess::begin(Op op, std::uint64_t a, std::uint64_t b, std::uint
   return *index;
 }
 
-void SimProcess::unwind_if_spinning() const {
-  constexpr std::uint64_t kPatience = 10;  // a tenth of what counts as a swallowed kill
-  if (dead_ && dead_operations_ > world_.config_.dead_operation_limit / kPatience) throw Killed{};
-}
-
 Event& SimProcess::event(std::size_t index) { return world_.pools_.trace.events[index]; }
 
 void SimProcess::finish(std::size_t index, std::uint16_t result) {

@@ -212,12 +212,17 @@ void Scheduler::release(Fiber& fiber) {
   if (fiber.state == Fiber::State::kReady) ready_.push_back(&fiber);
 }
 
-void Scheduler::unwind(Fiber& fiber) {
+void Scheduler::detach(Fiber& fiber) {
   if (fiber.state == Fiber::State::kEnded) return;
   leave_queue(fiber);
   remove_ready(fiber);
   fiber.held = false;
   ++fiber.wait_number;  // its timers are pointless now
+}
+
+void Scheduler::unwind(Fiber& fiber) {
+  if (fiber.state == Fiber::State::kEnded) return;
+  detach(fiber);
   if (&fiber == current_) {
     // It is running, or picking its successor: then it must unwind before that one runs.
     if (fiber.state != Fiber::State::kRunning) must_run_ = &fiber;

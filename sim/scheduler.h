@@ -106,7 +106,10 @@ class Scheduler {
   void add_timer(std::int64_t time_ns, TimerTarget& target, std::uint64_t argument);
   void hold(Fiber& fiber);  // not chosen until released
   void release(Fiber& fiber);
-  // Takes the fiber out of every queue and runs it until it ended (unless it is the running one).
+  // Takes the fiber out of every queue: before a process is unwound, for all of its fibers, since a
+  // queue may lie on the stack of another one.
+  void detach(Fiber& fiber);
+  // Detaches the fiber and runs it until it ended (unless it is the running one).
   // Its operations must throw or return at once.
   void unwind(Fiber& fiber);
   // Ends the run at the next pick.

@@ -25,10 +25,7 @@ class SimProcessHandle final : public Process {
     if (status_) return status_;
     SimWorld& world = owner_.sim();
     const auto op = owner_.begin_quiet(Op::kProcessWait, static_cast<std::uint64_t>(pid()));
-    if (!op) {
-      owner_.unwind_if_spinning();
-      return std::nullopt;
-    }
+    if (!op) return std::nullopt;
     while (!world.ended(target_)) {
       if (deadline.passed(TimePoint{world.now()})) {
         owner_.finish(*op, static_cast<std::uint16_t>(ErrorKind::kTimeout));
@@ -170,10 +167,7 @@ class SimThread final : public Thread {
 
 TimePoint SimClock::now() noexcept {
   const auto op = process_.begin_quiet(Op::kClockNow);
-  if (!op) {
-    process_.unwind_if_spinning();
-    return TimePoint{INT64_MAX / 2};
-  }
+  if (!op) return TimePoint{INT64_MAX / 2};
   const std::int64_t now = process_.sim().now();
   process_.finish(*op);
   return TimePoint{now};
@@ -182,10 +176,7 @@ TimePoint SimClock::now() noexcept {
 void SimClock::sleep_until(TimePoint until) noexcept {
   SimWorld& world = process_.sim();
   const auto op = process_.begin_quiet(Op::kClockSleep, static_cast<std::uint64_t>(until.ns));
-  if (!op) {
-    process_.unwind_if_spinning();
-    return;
-  }
+  if (!op) return;
   WaitQueue nobody;
   while (world.now() < until.ns && !process_.dead())
     process_.block_quiet(nobody, Deadline::at(until));

@@ -67,14 +67,25 @@ SimWorld::~SimWorld() {
   closing_ = true;
   for (auto& process : processes_) {
     process->dead_ = true;
-    unwind_fibers(*process);
+    for (Fiber* fiber : process->fibers_) scheduler_.detach(*fiber);
   }
+  for (auto& process : processes_) unwind_fibers(*process);
   for (auto& process : processes_) {
     process->channel_.reset();
     process->kept_.clear();
   }
   groups_->closing();
   processes_.clear();
+}
+
+std::vector<std::unique_ptr<collective::ControlGroup>> SimWorld::make_control_group(
+    std::span<SimProcess* const> members) {
+  return groups_->make_control(members);
+}
+
+std::vector<std::unique_ptr<collective::ShardGroup>> SimWorld::make_shard_group(
+    std::span<SimProcess* const> members) {
+  return groups_->make_shard(members);
 }
 
 void SimWorld::register_program(std::string name, Program program) {
@@ -109,7 +120,7 @@ void SimWorld::install_seams(SimProcess& process) {
   process.sim_device_ = std::make_unique<SimDevice>(process, *devices_);
   SeamBundle& bundle = *process.bundle_;
   SeamSet set{&bundle.clock,  &bundle.channels, &bundle.processes, &bundle.host,
-              &bundle.random, &bundle.log,      &bundle.threads,   nullptr};
+              &bundle.random, &bundle.log,      &bundle.threads,   process.sim_device_.get()};
   if (hooks_.process_created) hooks_.process_created(process, set);
   process.seams_.emplace(World{*set.clock, *set.channels, *set.processes, *set.host, *set.random,
                                *set.log, *set.threads});
@@ -163,7 +174,7 @@ SimProcess& SimWorld::spawn(SimProcess& parent, SpawnRequest& request) {
   child.spawned_ = true;
   child.arguments_ = std::move(request.arguments);
   child.environment_ = std::move(request.environment);
-  if (program.in_parents_group) child.group_ = parent.group_;
+  if (!request.own_group) child.group_ = parent.group_;
   install_seams(child);
   if (request.channel) child.channel_ = channels_->hand_over(std::move(request.channel), child);
   sanitizer_release(&child);
@@ -190,6 +201,7 @@ void SimWorld::start_thread(SimProcess& process, std::function<void()> body, Fib
 
 void SimWorld::unwind_fibers(SimProcess& process) {
   // A fiber that is unwound may not start others: its process is dead.
+  for (Fiber* fiber : process.fibers_) scheduler_.detach(*fiber);
   for (Fiber* fiber : process.fibers_) scheduler_.unwind(*fiber);
 }
 

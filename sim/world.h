@@ -95,7 +95,6 @@ struct Program {
   // whose index equals the rank.
   std::function<int(Arguments)> rank;
   std::function<std::size_t(Arguments)> device;
-  bool in_parents_group = false;  // else it leads a group of its own
 };
 
 struct Outcome {
@@ -167,9 +166,6 @@ class SimProcess {
   // The same for operations that must not throw; nullopt on a dead process.
   std::optional<std::size_t> begin_quiet(Op op, std::uint64_t a = 0, std::uint64_t b = 0,
                                          std::uint64_t c = 0) noexcept;
-  // For operations that return on a dead process although they could throw: a loop that does
-  // nothing else ends after a while.
-  void unwind_if_spinning() const;
   Event& event(std::size_t index);
   void finish(std::size_t index, std::uint16_t result = kOk);
   [[noreturn]] void fail(std::size_t index, ErrorKind kind, std::string_view subject,

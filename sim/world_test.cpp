@@ -126,7 +126,6 @@ TEST(Kill, ThatIsSwallowedForeverIsAHarnessError) {
       try {
         process.world().channels.make_pair();
       } catch (...) {
-        process.world().clock.now();
       }
     }
     return 0;

@@ -1,0 +1,128 @@
+// The catalogue: one table of all faults. What users list and read, what the injector dispatches
+// on, what the explorer enumerates and what a run's outcome is held against all come from it.
+//
+// A row's rules are functions of one operation of the fault-free run: where the fault applies, what
+// the run must then come to, and which errors may explain it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "faults/plan.h"
+#include "tpsync/base/errors.h"
+
+namespace tpsync::faults {
+
+// One operation of a fault-free run, as the world recorded it, in the order of the trace.
+struct Operation {
+  std::string role;
+  int rank = 0;
+  std::string phase;
+  std::int64_t chunk = 0;
+  std::string op;
+  std::uint64_t occurrence = 0;
+  // The process at the other end, for operations of a channel between processes.
+  std::string peer_role;
+  int peer_rank = 0;
+  // Of copies, fills and host copies: every piece landed when its own stream was synchronized, and
+  // none before.
+  bool landed_at_sync = false;
+  // Of the update's frames and of the worker's launch: tensors of default_expert() are in it.
+  bool carries_expert = false;
+
+  // The following two are derived by annotate() from the whole list.
+  // Nothing that another process needs of this one comes at or after this operation: no byte
+  // written, no contribution to an agreement.
+  bool is_tail = false;
+  // The first of its kind in its process, phase and chunk, with that peer.
+  bool is_first_to_peer = false;
+};
+
+Moment moment_of(const Operation& operation);
+
+// What an actor's publication comes to.
+enum class Demand : std::uint8_t {
+  kFail,     // no surviving actor returns success
+  kSurvive,  // every actor commits
+  kEither,   // both are right; if it fails, by an admissible kind
+};
+std::string_view to_string(Demand demand);
+
+// A visible fault shows as an error, an end of file or an exit; a silent one can only be found by a
+// deadline, or not at all.
+enum class Visibility : std::uint8_t { kVisible, kSilent };
+std::string_view to_string(Visibility visibility);
+
+// What the injector does.
+enum class Action : std::uint8_t {
+  kCloseChannel,
+  kMuteChannel,
+  kKill,
+  kStop,
+  kBreakGroup,
+  kRefuseMemory,
+  kRefuseImport,
+  kDelayCopies,
+  kAlterResult,
+  kLoseExpert,
+  kExtendSource,
+};
+
+// An argument that a plan may give.
+struct Argument {
+  std::string_view name;
+  std::string_view values;  // "worker|runtime|broadcast"; empty: any text
+  bool required = false;
+  std::string_view text;
+};
+
+struct FaultKind {
+  std::string_view name;
+  std::string_view family;  // the part before the dot
+  Action action = Action::kKill;
+  Visibility visibility = Visibility::kVisible;
+  std::string_view summary;      // one line for the list
+  std::string_view effect;       // what happens, exactly
+  std::string_view moment;       // which operations of which roles, in words
+  std::string_view legal;        // what the system may do then
+  std::string_view illegal;      // what it must not
+  std::string_view proof;        // how a run shows that the effect was there
+  std::string_view worlds;       // where it can be injected: "sim process gpu"
+  std::string_view counterpart;  // what it stands for in reality
+  std::span<const Argument> arguments;
+  // The argument lists that the explorer tries; one empty list where there are none.
+  std::vector<Arguments> (*variants)() = nullptr;
+  bool (*applies)(const Operation&, const Arguments&) = nullptr;
+  Demand (*demand)(const Operation&) = nullptr;
+  // What a failed publication may name as its cause, ascending. Empty if the run must survive.
+  std::vector<ErrorKind> (*kinds)(const Operation&) = nullptr;
+};
+
+// In the order in which they are listed.
+std::span<const FaultKind> catalogue();
+// nullptr if there is none of that name.
+const FaultKind* find_kind(std::string_view name);
+
+// The page of a fault, as text.
+std::string page_of(const FaultKind& kind);
+
+// Name, arguments and the moment's operation are ones that the catalogue knows. Throws InvalidInput
+// kInvalidConfig, subject "<path>.name" and so on.
+void check_fault(const Fault& fault, const std::string& path);
+
+// The expert that weights.missing_expert loses where its argument names none; the prefix of its
+// tensors' names, without the last dot.
+std::string_view default_expert();
+std::string expert_of(const Fault& fault);
+
+// The name of a receipt's or result's fault after its dot; hops of these faults.
+inline constexpr std::string_view kHop = "hop";
+inline constexpr std::string_view kHopWorker = "worker";
+inline constexpr std::string_view kHopRuntime = "runtime";
+inline constexpr std::string_view kHopBroadcast = "broadcast";
+inline constexpr std::string_view kWhere = "where";
+
+}  // namespace tpsync::faults

@@ -302,7 +302,8 @@ std::size_t ChannelSystem::wait_readable(SimProcess& process, std::span<Channel*
       Pipe& pipe = channel.incoming();
       const Readiness readiness =
           channel.readiness_ != nullptr ? channel.readiness_->readiness() : Readiness::kAsInner;
-      if (readiness == Readiness::kNotReadable) continue;
+      if (readiness == Readiness::kOnlyEndOfFile && !pipe.writer_closed && !pipe.reader_closed)
+        continue;
       if (readiness == Readiness::kReadable || pipe.reader_closed || pipe.readable(world_.now())) {
         process.event(op).a = channel.id();
         process.event(op).c = i;

@@ -77,10 +77,9 @@ void ShardHub::on_timer(std::uint64_t argument) {
   Entry& source = shared.entries[from];
   Entry& target = shared.entries[to];
   // What a dead rank had under way arrives or not; never once its memory is gone.
-  if (members[from].dead &&
-      (!source.buffer->physical ||
-       (config.cruelty.lost_copies &&
-        (draw(config.seed, key, Purpose::kGroupSurvives, draws++) & 1) != 0)))
+  if (members[from].dead && (!source.buffer->physical ||
+                             (config.cruelty.lost_copies &&
+                              (draw(config.seed, key, Purpose::kGroupSurvives, draws++) & 1) != 0)))
     return;
   // Each rank moves what its own list of parts says.
   const collective::GatherPart& part = source.parts[from];

@@ -64,7 +64,11 @@ struct PeerName {
 // A decorated channel that holds bytes back, or hides them, says so to wait_readable.
 class ReadinessOverride {
  public:
-  enum class Readiness : std::uint8_t { kAsInner, kReadable, kNotReadable };
+  enum class Readiness : std::uint8_t {
+    kAsInner,
+    kReadable,       // a read returns at once
+    kOnlyEndOfFile,  // what has arrived stays hidden; readable once the other end is closed
+  };
   virtual ~ReadinessOverride() = default;
   virtual Readiness readiness() = 0;
 };

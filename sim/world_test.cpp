@@ -9,35 +9,16 @@
 #include <cstring>
 #include <string>
 
+#include "sim/testing.h"
+
 namespace tpsync::sim {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-SimConfig config_of(std::uint64_t seed, std::size_t devices = 2) {
-  SimConfig config;
-  config.seed = seed;
-  for (std::size_t i = 0; i < devices; ++i)
-    config.devices.push_back({"gpu-" + std::to_string(i), 1 << 20, 0});
-  return config;
-}
-
-ErrorKind kind_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.kind();
-  }
-  return ErrorKind::kInternal;
-}
-
-std::size_t count(const Trace& trace, EventKind kind) {
-  std::size_t found = 0;
-  for (const Event& event : trace.events)
-    found += event.kind == static_cast<std::uint16_t>(kind) ? 1 : 0;
-  return found;
-}
+using testing::config_of;
+using testing::count;
+using testing::kind_of;
 
 void write_all(Channel& channel, std::string_view text, Deadline deadline) {
   ByteView left = as_view(text);

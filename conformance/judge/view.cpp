@@ -73,8 +73,9 @@ void View::read(const sim::Trace& trace) {
   engines_ = 0;
   names_.assign(trace.texts.size(), Name::kUnresolved);
   for (auto* list :
-       {&tokens, &residents, &found, &published, &faults, &healed, &groups, &violations, &crashes,
-        &counters, &peaks, &left, &kills, &phase_failures, &attestations, &commits}) {
+       {&lists_.tokens, &lists_.residents, &lists_.found, &lists_.published, &lists_.faults,
+        &lists_.healed, &lists_.groups, &lists_.violations, &lists_.crashes, &lists_.counters,
+        &lists_.peaks, &lists_.left, &lists_.kills, &lists_.phase_failures, &lists_.attestations}) {
     list->clear();
   }
   for (std::uint32_t i = 0; i < trace.events.size(); ++i) {
@@ -92,7 +93,7 @@ void View::read(const sim::Trace& trace) {
         on_process(i);
         continue;
       case EventKind::kProcessLeft:
-        left.push_back(i);
+        lists_.left.push_back(i);
         continue;
       case EventKind::kGroupMade:
       case EventKind::kGroupMember:
@@ -101,20 +102,20 @@ void View::read(const sim::Trace& trace) {
       case EventKind::kGroupFail:
       case EventKind::kGroupLeave:
       case EventKind::kGroupAlarm:
-        groups.push_back(i);
+        lists_.groups.push_back(i);
         if (CallView* call = open_call(event.process)) call->entered_group = true;
         continue;
       case EventKind::kLog:
         on_log(i);
         continue;
       case EventKind::kViolation:
-        violations.push_back(i);
+        lists_.violations.push_back(i);
         continue;
       case EventKind::kKernelCounter:
-        counters.push_back(i);
+        lists_.counters.push_back(i);
         continue;
       case EventKind::kDevicePeak:
-        peaks.push_back(i);
+        lists_.peaks.push_back(i);
         continue;
       default:
         break;
@@ -127,22 +128,22 @@ void View::read(const sim::Trace& trace) {
         on_call_end(i);
         break;
       case Record::kTokens:
-        tokens.push_back(i);
+        lists_.tokens.push_back(i);
         break;
       case Record::kResident:
-        residents.push_back(i);
+        lists_.residents.push_back(i);
         break;
       case Record::kFault:
-        faults.push_back(i);
+        lists_.faults.push_back(i);
         break;
       case Record::kHealed:
-        healed.push_back(i);
+        lists_.healed.push_back(i);
         break;
       case Record::kPublished:
-        published.push_back(i);
+        lists_.published.push_back(i);
         break;
       case Record::kFound:
-        found.push_back(i);
+        lists_.found.push_back(i);
         break;
       default:
         break;
@@ -158,7 +159,7 @@ void View::on_operation(std::uint32_t index) {
     const ProcessView* writer = process(event.process);
     if (writer == nullptr || event.b == 0) return;
     if (writer->role == Role::kWorker && name(event.phase) == Name::kFinish) {
-      attestations.push_back(index);
+      lists_.attestations.push_back(index);
     } else if (writer->role == Role::kActor && writer->rank == 0) {
       CallView* call = open_call(event.process);
       if (call == nullptr || call->touched != kNoEvent) return;
@@ -179,7 +180,7 @@ void View::on_log(std::uint32_t index) {
   CallView* call = open_call(event.process);
   switch (static_cast<LogNumber>(event.c)) {
     case LogNumber::kPhaseFailed:
-      phase_failures.push_back(index);
+      lists_.phase_failures.push_back(index);
       break;
     case LogNumber::kCommandSent:
       if (call == nullptr) break;
@@ -192,9 +193,6 @@ void View::on_log(std::uint32_t index) {
       break;
     case LogNumber::kConnectionBroken:
       if (call != nullptr && call->broken == kNoEvent) call->broken = index;
-      break;
-    case LogNumber::kVersionCommitted:
-      commits.push_back(index);
       break;
     case LogNumber::kExportLeaked:
       process->announced_leak = true;
@@ -271,8 +269,8 @@ void View::on_process(std::uint32_t index) {
   } else if (process->end == kNoEvent) {
     process->end = index;
     process->exited = kind == EventKind::kProcessExit;
-    if (kind == EventKind::kProcessKill) kills.push_back(index);
-    if (kind == EventKind::kProcessCrash) crashes.push_back(index);
+    if (kind == EventKind::kProcessKill) lists_.kills.push_back(index);
+    if (kind == EventKind::kProcessCrash) lists_.crashes.push_back(index);
   }
 }
 

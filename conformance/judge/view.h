@@ -33,7 +33,6 @@ enum class LogNumber : std::uint64_t {
   kPhaseFailed = 2,
   kCommandSent = 3,
   kConnectionBroken = 6,
-  kVersionCommitted = 10,
   kExportLeaked = 12,
 };
 
@@ -110,6 +109,12 @@ struct SyncRound {
   std::uint32_t end = 0;             // of the last that returned
 };
 
+// Indexes of events that are evidence, ascending.
+struct EventLists {
+  std::vector<std::uint32_t> tokens, residents, found, published, faults, healed, groups,
+      violations, crashes, counters, peaks, left, kills, phase_failures, attestations;
+};
+
 class View {
  public:
   void read(const sim::Trace& trace);
@@ -123,16 +128,13 @@ class View {
   const std::vector<ProcessView>& processes() const { return processes_; }
   const ProcessView* process(std::uint32_t index) const;
   const std::vector<CallView>& calls() const { return calls_; }  // by their begin
+  const EventLists& lists() const { return lists_; }
   const std::vector<SyncRound>& rounds() const { return rounds_; }
   std::uint32_t engines() const { return engines_; }
   // A return that counts: the actor was neither killed nor stopped in this call.
   bool survived(const CallView& call) const;
   std::string name_of(std::uint32_t process) const;  // "worker 2"
   static std::string name_of(const CallView& call);  // "sync on rank 1"
-
-  // Indexes of events, ascending.
-  std::vector<std::uint32_t> tokens, residents, found, published, faults, healed, groups,
-      violations, crashes, counters, peaks, left, kills, phase_failures, attestations, commits;
 
  private:
   void on_operation(std::uint32_t index);
@@ -146,6 +148,7 @@ class View {
   CallView* open_call(std::uint32_t process);
 
   const sim::Trace* trace_ = nullptr;
+  EventLists lists_;
   std::vector<ProcessView> processes_;
   std::vector<CallView> calls_;
   std::vector<SyncRound> rounds_;

@@ -389,7 +389,9 @@ bool is_number(std::string_view text) {
 }
 
 void check_arguments(const FaultKind& kind, const Fault& fault, const std::string& path) {
-  for (const auto& [name, value] : fault.arguments) {
+  for (const auto& given : fault.arguments) {
+    const std::string& name = given.first;  // a lambda captures no structured binding
+    const std::string& value = given.second;
     const auto found = std::find_if(kind.arguments.begin(), kind.arguments.end(),
                                     [&](const Argument& a) { return a.name == name; });
     if (found == kind.arguments.end()) {

@@ -186,7 +186,7 @@ class FaultDevice final : public device::ForwardingDevice {
                                  const Prepared* whole) {
     const Fault* fault = faults_.due(Action::kLoseExpert, "device.launch");
     if (fault == nullptr || !faults_.ports().resident_places) return whole;
-    const auto places = faults_.ports().resident_places(expert_of(*fault) + ".");
+    const auto places = faults_.ports().resident_places(expert_of(*fault));
     std::vector<TileCopy> rest;
     const auto& tiles = static_cast<const KnownBatch&>(batch).tiles();
     for (const TileCopy& tile : tiles) {

@@ -230,8 +230,8 @@ TEST(LostTiles, AWorkersLaunchLosesWhatGoesToTheExpertsPlace) {
                                    "device.launch", 1, {{"where", "loader"}})}});
   process.set_phase("update_native_weights");
   std::string asked;
-  const auto faults = injector.enter("worker", 0, {process, process, [&](std::string_view prefix) {
-                                                     asked = prefix;
+  const auto faults = injector.enter("worker", 0, {process, process, [&](std::string_view expert) {
+                                                     asked = expert;
                                                      return std::vector<ByteRange>{{2, 2}};
                                                    }});
   CountingDevice counting(process, host);
@@ -267,7 +267,7 @@ TEST(LostTiles, AWorkersLaunchLosesWhatGoesToTheExpertsPlace) {
   EXPECT_EQ(injector.applied(), 0u);
   EXPECT_EQ(publish("ddeeff"), "ddbbff");
   EXPECT_EQ(injector.applied(), 1u);
-  EXPECT_EQ(asked, "model.layers.0.mlp.experts.0.");
+  EXPECT_EQ(asked, "model.layers.0.mlp.experts.0");
   EXPECT_EQ(publish("gghhii"), "gghhii");
 }
 

@@ -59,9 +59,9 @@ struct ByteRange {
 struct FaultPorts {
   MomentSource& moments;
   ProcessControl& control;
-  // Where tensors whose names begin with `prefix` lie in this worker's resident weights; needed by
-  // weights.missing_expert where=loader alone.
-  std::function<std::vector<ByteRange>(std::string_view prefix)> resident_places = {};
+  // Where the tensors of `expert` (their names begin with it and a dot) lie in this worker's
+  // resident weights; needed by weights.missing_expert where=loader alone.
+  std::function<std::vector<ByteRange>(std::string_view expert)> resident_places = {};
 };
 
 // What wait_readable must know of a decorated channel.

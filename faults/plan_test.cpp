@@ -31,7 +31,8 @@ TEST(Plan, IsTheSameAfterItWasWrittenAndRead) {
 
 TEST(Plan, ReadsAShortFormWithDefaults) {
   const Plan plan = plan_from_json(
-      R"({"faults":[{"name":"memory.alloc_fail","moment":{"role":"actor","op":"device.allocate"}}]})");
+      R"({"faults":[{"name":"memory.alloc_fail",
+                     "moment":{"role":"actor","op":"device.allocate"}}]})");
   ASSERT_EQ(plan.faults.size(), 1u);
   EXPECT_EQ(plan.seed, 0u);
   EXPECT_EQ(plan.faults[0], fault_at("memory.alloc_fail", "actor", 0, "", "device.allocate"));

@@ -47,6 +47,15 @@ ControlHub::Round& ControlHub::round(std::uint64_t sequence) {
   return rounds[sequence - first];
 }
 
+std::int64_t ControlHub::complete_at(const Round& open, std::size_t to) const {
+  if (open.call == Call::kBroadcast)
+    return open.arrivals[static_cast<std::size_t>(open.root) * members.size() + to];
+  std::int64_t last = 0;
+  for (std::size_t from = 0; from < members.size(); ++from)
+    last = std::max(last, open.arrivals[from * members.size() + to]);
+  return last;
+}
+
 void ControlHub::forget_rounds() {
   std::uint64_t lowest = UINT64_MAX;
   for (const Member& member : members)
@@ -182,7 +191,13 @@ ControlHub::Round& SimControlGroup::exchange(std::size_t op, Call call, int root
         const std::int64_t gap =
             config.cruelty.partial_groups ? static_cast<std::int64_t>(sent++) * kSendGapNs : 0;
         arrivals[to] = world.now() + gap + latency;
-        if (!hub.members[to].waiters.empty()) world.scheduler().add_timer(arrivals[to], hub, to);
+      }
+      // Who waits is woken once, by the last contribution that it needs.
+      for (std::size_t to = 0; to < size; ++to) {
+        if (to == mine || hub.members[to].waiters.empty() || hub.members[to].sequence != sequence)
+          continue;
+        const std::int64_t complete = hub.complete_at(round, to);
+        if (complete != INT64_MAX) world.scheduler().add_timer(complete, hub, to);
       }
     }
     sanitizer_release(&hub);
@@ -199,15 +214,9 @@ ControlHub::Round& SimControlGroup::exchange(std::size_t op, Call call, int root
     };
     // A contribution that is still under way may yet come; only one that never will is lost.
     std::uint64_t never = 0;
-    std::int64_t next = INT64_MAX;
-    for (std::size_t from = 0; from < size; ++from) {
-      if ((needed >> from & 1) == 0 || (have >> from & 1) != 0) continue;
-      const std::int64_t arrival = round.arrivals[from * size + mine];
-      if (arrival == INT64_MAX)
+    for (std::size_t from = 0; from < size; ++from)
+      if ((needed >> from & 1) != 0 && round.arrivals[from * size + mine] == INT64_MAX)
         never |= std::uint64_t{1} << from;
-      else
-        next = std::min(next, arrival);
-    }
     const int lost = known_lost(never);
     if (lost >= 0) {
       record_delivered();
@@ -219,7 +228,7 @@ ControlHub::Round& SimControlGroup::exchange(std::size_t op, Call call, int root
       lose(op, std::popcount(missing) == 1 ? std::countr_zero(missing) : -1,
            "no contribution before the deadline");
     }
-    if (next != INT64_MAX) world.scheduler().add_timer(next, hub, mine);
+    if (never == 0) world.scheduler().add_timer(hub.complete_at(round, mine), hub, mine);
     process.block(me.waiters, deadline);
   }
   ControlHub::Round& round = hub.round(sequence);

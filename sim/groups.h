@@ -55,6 +55,8 @@ class ControlHub final : public TimerTarget {
   };
 
   Round& round(std::uint64_t sequence);
+  // When rank `to` has everything that it needs of a call; INT64_MAX while something never comes.
+  std::int64_t complete_at(const Round& open, std::size_t to) const;
   void forget_rounds();
   void rank_gone(int rank, bool died);
 

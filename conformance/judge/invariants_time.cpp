@@ -34,11 +34,11 @@ class NoHang {
     for (const CallView& call : view_.calls()) {
       if (auto verdict = check_returns(call)) return *verdict;
     }
-    if (!unreturned_.empty()) return inconclusive("I4", unreturned_);
     for (const std::uint32_t kill : view_.lists().kills) {
       if (auto verdict = check_noticed(kill)) return *verdict;
     }
     if (auto verdict = check_orphans()) return *verdict;
+    if (!unreturned_.empty()) return inconclusive("I4", unreturned_);
     if (!facts_.control_timeout_ns && !view_.rounds().empty()) {
       return inconclusive("I4", "the trace does not give the control timeout");
     }

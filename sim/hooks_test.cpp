@@ -207,6 +207,30 @@ TEST(Groups, AKillRoutineThatIsItselfKilledEnds) {
   }
 }
 
+TEST(Groups, AThreadThatKillsItsProcessIsUnwoundBeforeItsStarter) {
+  Pools pools;
+  SimWorld world(config_of(5), pools);
+  std::vector<std::string> order;
+  struct Note {
+    std::vector<std::string>& order;
+    std::string name;
+    ~Note() { order.push_back(name); }
+  };
+  world.start_process("actor", 0, 0, [&](SimProcess& process) {
+    const Note mine{order, "main"};
+    const auto thread = process.world().threads.spawn("killer", [&] {
+      const Note its{order, "thread"};
+      world.kill(process);
+      process.world().channels.make_pair();
+      ADD_FAILURE() << "survived";
+    });
+    thread->join();
+    return 0;
+  });
+  EXPECT_EQ(world.run().kind, RunResult::Kind::kFinished);
+  EXPECT_THAT(order, ::testing::ElementsAre("thread", "main"));
+}
+
 TEST(Groups, AThreadThatWaitsIsUnwoundWithItsProcess) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     Pools pools;

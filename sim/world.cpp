@@ -182,27 +182,42 @@ SimProcess& SimWorld::spawn(SimProcess& parent, SpawnRequest& request) {
   return child;
 }
 
+void SimWorld::run_thread(SimProcess& process, const std::function<void()>& body) {
+  if (process.dead_) return;
+  try {
+    body();
+  } catch (const Killed&) {
+    return;
+  } catch (const std::exception& error) {
+    end_process(process, {Outcome::Kind::kCrashed, kSignalAbort, to_text(record_of(error))});
+  }
+}
+
 void SimWorld::start_thread(SimProcess& process, std::function<void()> body, Fiber*& fiber) {
   const auto thread = static_cast<std::uint16_t>(process.fibers_.size());
-  fiber = &scheduler_.make_fiber(
-      process, process.index_, thread, [this, &process, run = std::move(body)] {
-        if (process.dead_) return;
-        try {
-          run();
-        } catch (const Killed&) {
-          return;
-        } catch (const std::exception& error) {
-          end_process(process, {Outcome::Kind::kCrashed, kSignalAbort, to_text(record_of(error))});
-        }
-        sanitizer_release(scheduler_.current());
-      });
+  fiber = &scheduler_.make_fiber(process, process.index_, thread,
+                                 [this, &process, run = std::move(body)] {
+                                   run_thread(process, run);
+                                   if (process.dead_)
+                                     unwind_below(process, scheduler_.current()->thread);
+                                   sanitizer_release(scheduler_.current());
+                                 });
   process.fibers_.push_back(fiber);
 }
 
+// The latest thread first: a thread uses what lies on the stack of whoever started it. If the
+// running fiber is one of them, those started before it follow when it has ended.
 void SimWorld::unwind_fibers(SimProcess& process) {
-  // A fiber that is unwound may not start others: its process is dead.
   for (Fiber* fiber : process.fibers_) scheduler_.detach(*fiber);
-  for (Fiber* fiber : process.fibers_) scheduler_.unwind(*fiber);
+  unwind_below(process, process.fibers_.size());
+}
+
+void SimWorld::unwind_below(SimProcess& process, std::size_t count) {
+  while (count > 0) {
+    Fiber& fiber = *process.fibers_[--count];
+    scheduler_.unwind(fiber);
+    if (&fiber == scheduler_.current() && fiber.state != Fiber::State::kEnded) return;
+  }
 }
 
 void SimWorld::end_process(SimProcess& process, Outcome outcome) {

@@ -315,7 +315,9 @@ class SimWorld final {
   void start_main(SimProcess& process, Body body);
   void run_body(SimProcess& process, const Body& body);
   void end_process(SimProcess& process, Outcome outcome);
+  void run_thread(SimProcess& process, const std::function<void()>& body);
   void unwind_fibers(SimProcess& process);
+  void unwind_below(SimProcess& process, std::size_t count);  // the first `count`, the last first
   void record_counters();
 
   SimConfig config_;

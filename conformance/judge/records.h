@@ -83,8 +83,17 @@ constexpr std::string_view to_string(Call call) {
 }
 
 // Keys of Trace::parameters, one "key=value" per line. Sizes in bytes, times in nanoseconds.
-//   world=sim  tp  actors  phantom=0|1  content_seed  control_timeout_ns  update_timeout_ns kill_ns
+//   world=sim  tp  actors  phantom=0|1  content_seed  control_timeout_ns  update_timeout_ns
+//   kill_ns           the kill routine at its longest; 10.5 s if absent
 //   layers experts hidden moe vocab heads kv_heads head_dim tied=0|1   (the model's shape)
-//   base_version  (of the checkpoint)   expect=...  (free text of the scenario)
+//   dtype             of the resident weights: bfloat16 (if absent), float16, float32
+//   base_version      of the checkpoint
+//   device_baseline   bytes in use on each device before the run; 0 if absent
+//   expect=failure    the world is made so that a publication must fail without a fault
+//   recovery=other-world   this world need not recover by itself
+//   fault.N=name|visible or silent|fail, survive or either|kinds,...|role|rank|phase|chunk
+//                     the plan's Nth fault, what it demands of the publication that it strikes, the
+//                     error kinds that explain it, and its moment; role empty if it has none
+// A failure whose subject or detail contains "injected" counts as the scenario's own fault.
 
 }  // namespace tpsync::judge

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "conformance/judge/content.h"
 #include "sim/trace_file.h"
 
 namespace tpsync::conformance {

@@ -239,6 +239,38 @@ class World {
   Rendezvous<collective::ShardGroup> shards_;
 };
 
+// The plan's faults as the judge reads them (judge/records.h).
+std::string fault_parameters(const SimOptions& options) {
+  std::string text;
+  for (std::size_t i = 0; i < options.plan.faults.size(); ++i) {
+    const faults::Fault& fault = options.plan.faults[i];
+    const faults::FaultKind* kind = faults::find_kind(fault.name);
+    if (kind == nullptr) continue;
+    FaultFacts facts;
+    if (i < options.facts.size()) {
+      facts = options.facts[i];
+    } else {
+      faults::Operation operation;
+      operation.role = fault.moment.role;
+      operation.rank = fault.moment.rank;
+      operation.phase = fault.moment.phase;
+      operation.chunk = fault.moment.chunk;
+      operation.op = fault.moment.op;
+      operation.occurrence = fault.moment.occurrence;
+      facts = {kind->demand(operation), kind->kinds(operation)};
+    }
+    std::string kinds;
+    for (const ErrorKind error : facts.kinds) {
+      kinds += (kinds.empty() ? "" : ",") + std::string(to_string(error));
+    }
+    text +=
+        fmt::format("fault.{}={}|{}|{}|{}|{}|{}|{}|{}\n", i, fault.name,
+                    to_string(kind->visibility), to_string(facts.demand), kinds, fault.moment.role,
+                    fault.moment.rank, fault.moment.phase, fault.moment.chunk);
+  }
+  return text;
+}
+
 }  // namespace
 
 SimRunner::SimRunner() = default;
@@ -269,7 +301,7 @@ std::string trace_parameters(const WorldSpec& spec, const SimOptions& options) {
       c.num_key_value_heads, c.head_dim, c.tie_word_embeddings ? 1 : 0,
       static_cast<int>(options.policy));
   if (!options.recovery.empty()) text += "recovery=" + options.recovery + "\n";
-  text += fault_parameters(options.plan);
+  text += fault_parameters(options);
   return text;
 }
 

@@ -11,6 +11,7 @@
 #include "conformance/judge/judge.h"
 #include "conformance/world/actor.h"
 #include "conformance/world/spec.h"
+#include "faults/catalogue.h"
 #include "faults/plan.h"
 #include "sim/config.h"
 #include "sim/pools.h"
@@ -21,6 +22,11 @@ namespace tpsync::conformance {
 
 // Runs on every actor, in lockstep as far as the calls are collective.
 using Script = std::function<void(Actor&)>;
+
+struct FaultFacts {
+  faults::Demand demand = faults::Demand::kEither;
+  std::vector<ErrorKind> kinds;
+};
 
 struct SimOptions {
   sim::Policy policy = sim::Policy::kSeeded;
@@ -33,6 +39,9 @@ struct SimOptions {
   // Puts a decorator of the scenario's own around a rank's weight source; null for none.
   std::function<std::unique_ptr<transfer::WeightSource>(int rank, transfer::WeightSource&)>
       wrap_source;
+  // What the plan's faults demand and admit, where the explorer knows better than the catalogue
+  // does from the moment alone.
+  std::vector<FaultFacts> facts;
   std::string recovery;  // "other-world": this world need not recover by itself
 };
 

@@ -29,7 +29,8 @@ wire::HandleMap merge_handles(std::span<const std::string> uuids,
                               std::span<const wire::HandleMap> gathered) {
   wire::HandleMap merged;
   for (std::size_t r = 0; r < gathered.size(); ++r) {
-    for (const auto& [uuid, handle] : gathered[r].entries) {
+    for (const auto& entry : gathered[r].entries) {
+      const std::string& uuid = entry.first;
       const auto fail = [&](const char* what) {
         ErrorRecord record;
         record.kind = ErrorKind::kMismatch;
@@ -45,8 +46,8 @@ wire::HandleMap merge_handles(std::span<const std::string> uuids,
       }
       const auto at = std::lower_bound(
           merged.entries.begin(), merged.entries.end(), uuid,
-          [](const auto& entry, const std::string& key) { return entry.first < key; });
-      merged.entries.emplace(at, uuid, handle);
+          [](const auto& known, const std::string& key) { return known.first < key; });
+      merged.entries.emplace(at, uuid, entry.second);
     }
   }
   for (std::size_t r = 0; r < uuids.size(); ++r) {

@@ -1,0 +1,108 @@
+// tpsync list and describe: scenarios and faults.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "conformance/command/commands.h"
+#include "conformance/command/output.h"
+#include "conformance/command/usage.h"
+#include "conformance/scenarios/scenario.h"
+#include "faults/catalogue.h"
+
+namespace tpsync::conformance {
+
+namespace {
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : " ") + part;
+  return text;
+}
+
+int list_scenarios(bool json) {
+  const std::vector<Scenario> scenarios = all_scenarios();
+  if (json) {
+    auto array = nlohmann::ordered_json::array();
+    for (const Scenario& s : scenarios) {
+      array.push_back({{"id", s.id}, {"title", s.title}, {"requirements", s.requirements}});
+    }
+    fmt::print("{}\n", array.dump(2));
+    return kExitPassed;
+  }
+  std::vector<std::vector<std::string>> rows = {{"scenario", "situation"}};
+  for (const Scenario& s : scenarios) rows.push_back({s.id, s.title});
+  fmt::print("{}", table(rows));
+  return kExitPassed;
+}
+
+int list_faults(bool json) {
+  if (json) {
+    auto array = nlohmann::ordered_json::array();
+    for (const faults::FaultKind& kind : faults::catalogue()) {
+      array.push_back({{"name", std::string(kind.name)},
+                       {"family", std::string(kind.family)},
+                       {"visibility", std::string(to_string(kind.visibility))},
+                       {"summary", std::string(kind.summary)},
+                       {"worlds", std::string(kind.worlds)}});
+    }
+    fmt::print("{}\n", array.dump(2));
+    return kExitPassed;
+  }
+  std::vector<std::vector<std::string>> rows = {{"fault", "shows as", "summary"}};
+  for (const faults::FaultKind& kind : faults::catalogue()) {
+    rows.push_back({std::string(kind.name), std::string(to_string(kind.visibility)),
+                    std::string(kind.summary)});
+  }
+  fmt::print("{}", table(rows));
+  return kExitPassed;
+}
+
+int describe(const std::string& id) {
+  if (const faults::FaultKind* kind = faults::find_kind(id)) {
+    fmt::print("{}\n", faults::page_of(*kind));
+    return kExitPassed;
+  }
+  bool found = false;
+  for (const Scenario& s : all_scenarios()) {
+    if (!s.id.starts_with(id)) continue;
+    found = true;
+    fmt::print("{}\n  {}\n  requirements: {}\n  run it: tpsync run {} --world sim\n", s.id, s.title,
+               joined(s.requirements), s.id);
+  }
+  for (const faults::FaultKind& kind : faults::catalogue()) {
+    if (!kind.name.starts_with(id)) continue;
+    found = true;
+    fmt::print("{}\n", faults::page_of(kind));
+  }
+  if (!found) {
+    throw UsageError{"describe: nothing begins with \"" + id +
+                     "\"; tpsync list and tpsync list --faults show all"};
+  }
+  return kExitPassed;
+}
+
+}  // namespace
+
+void add_list_commands(CLI::App& app, Command& command) {
+  struct ListFlags {
+    bool faults = false;
+    bool json = false;
+    std::string id;
+  };
+  auto flags = std::make_shared<ListFlags>();
+  CLI::App* list = app.add_subcommand("list", "List scenarios, or faults");
+  list->add_flag("--faults", flags->faults, "List the fault catalogue");
+  list->add_flag("--json", flags->json, "JSON on standard output");
+  list->callback([flags, &command] {
+    command = [flags] {
+      return flags->faults ? list_faults(flags->json) : list_scenarios(flags->json);
+    };
+  });
+  CLI::App* describe_app = app.add_subcommand("describe", "Describe a scenario or a fault");
+  describe_app->add_option("id", flags->id, "Id or prefix")->required();
+  describe_app->callback([flags, &command] { command = [flags] { return describe(flags->id); }; });
+}
+
+}  // namespace tpsync::conformance

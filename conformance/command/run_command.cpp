@@ -1,0 +1,185 @@
+// tpsync run: scenarios in a world, a table of verdicts, an exit status.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "conformance/command/commands.h"
+#include "conformance/command/output.h"
+#include "conformance/command/replay_file.h"
+#include "conformance/command/usage.h"
+#include "conformance/command/world_flags.h"
+#include "conformance/scenarios/scripts.h"
+#include "sim/trace_file.h"
+
+namespace tpsync::conformance {
+
+namespace {
+
+struct RunFlags {
+  WorldFlags world;
+  std::vector<std::string> prefixes;
+  bool json = false;
+  std::string out;
+};
+
+std::string flags_text(const WorldFlags& flags, const WorldSpec& spec) {
+  std::string text = fmt::format("--world {} --seed {} --actors {} --tp {}", flags.world, spec.seed,
+                                 spec.actors, spec.tp);
+  if (flags.config) text += " --config " + *flags.config;
+  text += fmt::format(" --bucket-bytes {}", spec.sync.bucket_bytes);
+  if (spec.phantom) text += " --phantom";
+  return text;
+}
+
+struct ScenarioResult {
+  std::string id;
+  std::string verdict;  // "passed", "failed", "not applicable"
+  std::string reason;
+  std::uint64_t worlds = 0;
+  std::string trace_hash;  // of all its worlds
+  std::vector<std::string> files;
+};
+
+// What a publication of this model in metadata comes to, without a scenario's variants.
+void one_publication(ScenarioContext& context) {
+  context.run("one publication", {}, publish_once(context.log()));
+  context.expect_committed(context.spec().base_version + 1);
+}
+
+Scenario publication_only() {
+  return {"publish.once",
+          "One publication of this model commits",
+          {"TPS-PUB-01"},
+          needs_equal_worlds,
+          one_publication};
+}
+
+void write_failure(ScenarioResult& result, const ScenarioContext& context,
+                   const std::string& folder) {
+  const auto& failed = context.failed_world();
+  if (!failed) return;
+  result.files.push_back(write_file(folder, result.id + ".trace.ndjson", failed->trace));
+  Replay replay;
+  replay.spec = failed->spec;
+  replay.options = failed->options;
+  replay.script = "recover";
+  result.files.push_back(write_file(folder, result.id + ".replay.json", to_json(replay)));
+}
+
+ScenarioResult run_one(SimRunner& runner, const Scenario& scenario, const WorldSpec& spec,
+                       const RunFlags& flags, std::vector<std::string>& failures) {
+  ScenarioResult result;
+  result.id = scenario.id;
+  result.reason = scenario.not_applicable(spec);
+  if (!result.reason.empty()) {
+    result.verdict = "not applicable";
+    return result;
+  }
+  ScenarioContext context(runner, spec);
+  scenario.body(context);
+  result.worlds = context.worlds();
+  result.trace_hash = fmt::format("{:016x}", context.combined_hash());
+  result.verdict = context.failures().empty() ? "passed" : "failed";
+  if (!context.failures().empty()) {
+    result.reason = context.failures().front();
+    for (const std::string& failure : context.failures()) {
+      failures.push_back(scenario.id + ": " + failure);
+    }
+    write_failure(result, context, flags.out.empty() ? "tpsync-out" : flags.out);
+  } else if (!flags.out.empty()) {
+    result.files.push_back(
+        write_file(flags.out, scenario.id + ".trace.ndjson", sim::write_trace(runner.trace())));
+  }
+  return result;
+}
+
+nlohmann::ordered_json to_json(const std::vector<ScenarioResult>& results, const WorldSpec& spec) {
+  nlohmann::ordered_json json;
+  json["world"] = "sim";
+  json["seed"] = spec.seed;
+  json["tp"] = spec.tp;
+  json["actors"] = spec.actors;
+  json["bucket_bytes"] = spec.sync.bucket_bytes;
+  json["phantom"] = spec.phantom;
+  json["scenarios"] = nlohmann::ordered_json::array();
+  for (const ScenarioResult& result : results) {
+    nlohmann::ordered_json entry;
+    entry["id"] = result.id;
+    entry["verdict"] = result.verdict;
+    entry["reason"] = result.reason;
+    entry["worlds"] = result.worlds;
+    entry["trace_hash"] = result.trace_hash;
+    entry["files"] = result.files;
+    json["scenarios"].push_back(std::move(entry));
+  }
+  return json;
+}
+
+int run(const RunFlags& flags) {
+  const WorldSpec spec = flags.world.spec();
+  std::vector<Scenario> chosen;
+  if (flags.world.phantom && flags.prefixes.empty()) {
+    chosen.push_back(publication_only());
+  } else {
+    for (Scenario& scenario : all_scenarios()) {
+      bool wanted = flags.prefixes.empty();
+      for (const std::string& prefix : flags.prefixes) wanted |= scenario.id.starts_with(prefix);
+      if (wanted) chosen.push_back(std::move(scenario));
+    }
+  }
+  for (const std::string& prefix : flags.prefixes) {
+    bool found = false;
+    for (const Scenario& scenario : chosen) found |= scenario.id.starts_with(prefix);
+    if (!found) {
+      throw UsageError{"run: no scenario begins with \"" + prefix + "\"; tpsync list shows all"};
+    }
+  }
+  say(fmt::format("tpsync {} seed {} {}", TPSYNC_VERSION, spec.seed,
+                  flags_text(flags.world, spec)));
+  SimRunner runner;
+  std::vector<ScenarioResult> results;
+  std::vector<std::string> failures;
+  std::vector<std::vector<std::string>> rows = {{"scenario", "verdict", "worlds", "reason"}};
+  std::uint64_t passed = 0;
+  std::uint64_t failed = 0;
+  std::string first_failed;
+  for (const Scenario& scenario : chosen) {
+    results.push_back(run_one(runner, scenario, spec, flags, failures));
+    const ScenarioResult& result = results.back();
+    rows.push_back({result.id, result.verdict, std::to_string(result.worlds), result.reason});
+    passed += result.verdict == "passed" ? 1 : 0;
+    failed += result.verdict == "failed" ? 1 : 0;
+    if (result.verdict == "failed" && first_failed.empty()) first_failed = result.id;
+  }
+  say(table(rows));
+  constexpr std::size_t kShown = 40;
+  for (std::size_t i = 0; i < failures.size() && i < kShown; ++i) say(failures[i]);
+  if (failures.size() > kShown) say(fmt::format("and {} more", failures.size() - kShown));
+  for (const ScenarioResult& result : results) {
+    for (const std::string& file : result.files) say("wrote " + file);
+  }
+  const nlohmann::ordered_json json = to_json(results, spec);
+  if (!flags.out.empty()) write_file(flags.out, "result.json", json.dump(2) + "\n");
+  if (flags.json) fmt::print("{}\n", json.dump(2));
+  say(fmt::format("{} passed, {} failed, {} not applicable", passed, failed,
+                  results.size() - passed - failed));
+  if (failed == 0) return kExitPassed;
+  say(fmt::format("tpsync run {} {}", first_failed, flags_text(flags.world, spec)));
+  return kExitFailed;
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, Command& command) {
+  auto flags = std::make_shared<RunFlags>();
+  CLI::App* run_app = app.add_subcommand("run", "Run scenarios and judge them");
+  run_app->add_option("id", flags->prefixes, "Ids or their prefixes (default: all)");
+  flags->world.add_to(*run_app);
+  run_app->add_flag("--json", flags->json, "JSON on standard output");
+  run_app->add_option("--out", flags->out, "Folder for traces, replay files and result.json");
+  run_app->callback([flags, &command] { command = [flags] { return run(*flags); }; });
+}
+
+}  // namespace tpsync::conformance

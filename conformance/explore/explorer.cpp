@@ -1,0 +1,212 @@
+#include "conformance/explore/explorer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <set>
+
+#include "conformance/explore/operations.h"
+#include "conformance/judge/content.h"
+#include "conformance/scenarios/scripts.h"
+#include "sim/trace_file.h"
+
+namespace tpsync::conformance {
+
+namespace {
+
+// Faults after which the control group is broken, or an actor gone: another world has to recover.
+bool breaks_world(const faults::Fault& fault) {
+  const bool ends_actor = (fault.name == "process.kill" || fault.name == "process.stop") &&
+                          fault.moment.role == "actor";
+  return ends_actor ||
+         (fault.name == "collective.rank_error" && fault.moment.op.starts_with("control."));
+}
+
+bool is_mark(const sim::Event& event) {
+  return event.kind == static_cast<std::uint16_t>(judge::Record::kFault) ||
+         event.kind == static_cast<std::uint16_t>(judge::Record::kHealed);
+}
+
+class Explorer {
+ public:
+  Explorer(SimRunner& runner, const WorldSpec& spec, const ExploreOptions& options)
+      : runner_(runner), spec_(spec), options_(options) {
+    report_.schedule = name_of(options.policy);
+  }
+
+  ExploreReport run() {
+    const auto start = std::chrono::steady_clock::now();
+    const Run twin = run_world(spec_, {});
+    report_.runs = 0;
+    report_.combined_hash = 0;
+    twin_ = runner_.trace();
+    if (!twin.passed()) {
+      ++report_.violations;
+      add_finding("the fault-free world: " + twin.end.detail + twin.judgement.text(), {});
+      return report_;
+    }
+    const auto operations = publication_operations(twin_, spec_);
+    const auto pairs = faults::enumerate(operations);
+    report_.operations = operations.size();
+    report_.pairs = pairs.size();
+    std::set<std::string> kinds;
+    for (const faults::Pair& pair : pairs) kinds.insert(pair.fault.name);
+    report_.kinds = kinds.size();
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      const std::size_t index = options_.reverse ? pairs.size() - 1 - i : i;
+      if (index % options_.shard_count != options_.shard_index) continue;
+      try_pair(pairs[index]);
+      report_.seconds =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      if (options_.progress) options_.progress(report_);
+    }
+    return report_;
+  }
+
+ private:
+  Run run_world(const WorldSpec& spec, const SimOptions& options) {
+    log_.by_rank.assign(static_cast<std::size_t>(spec.actors), {});
+    SimOptions own = options;
+    own.policy = options_.policy;
+    const Run run = runner_.run(spec, own, publish_and_recover(log_));
+    ++report_.runs;
+    // Order-free, so that shards and reversed runs add up to the same.
+    report_.combined_hash += judge::mix(run.hash.low ^ judge::mix(run.hash.high));
+    return run;
+  }
+
+  void try_pair(const faults::Pair& pair) {
+    SimOptions options;
+    options.plan.seed = spec_.seed;
+    options.plan.faults.push_back(pair.fault);
+    options.facts.push_back({pair.demand, pair.kinds});
+    if (breaks_world(pair.fault)) options.recovery = "other-world";
+    const Run run = run_world(spec_, options);
+    if (options_.each) options_.each(to_text(pair.fault), run.hash);
+    std::string problem;
+    if (run.end.kind != sim::RunResult::Kind::kFinished) {
+      problem = "the world did not end by itself: " + run.end.detail;
+    } else if (!run.judgement.ok()) {
+      problem = run.judgement.text();
+    } else {
+      problem = held_against_demand(pair);
+    }
+    if (!problem.empty()) {
+      ++report_.violations;
+      add_finding(to_text(pair.fault) + ": " + problem, options);
+      return;
+    }
+    if (run.faults_applied == 0 || same_events(runner_.trace(), twin_)) {
+      ++report_.ineffective;
+      add_finding(to_text(pair.fault) + ": had no effect", options);
+    }
+    if (!options.recovery.empty()) recover_elsewhere(pair, options);
+  }
+
+  // What every surviving actor's publication came to. A killed actor returned nothing.
+  std::string held_against_demand(const faults::Pair& pair) const {
+    for (std::size_t rank = 0; rank < log_.by_rank.size(); ++rank) {
+      const auto& outcomes = log_.by_rank[rank];
+      if (outcomes.empty()) continue;
+      const Outcome& outcome = outcomes.front();
+      if (outcome.ok()) {
+        if (pair.demand == faults::Demand::kFail) {
+          return fmt::format("actor {} should have failed, it published version {}", rank,
+                             outcome.version);
+        }
+        continue;
+      }
+      if (pair.demand == faults::Demand::kSurvive) {
+        return fmt::format("actor {} should have published: {}", rank, to_text(*outcome.error));
+      }
+      const ErrorKind kind = outcome.error->kind;
+      if (std::find(pair.kinds.begin(), pair.kinds.end(), kind) == pair.kinds.end()) {
+        return fmt::format("actor {} reports what this fault does not explain: {}", rank,
+                           to_text(*outcome.error));
+      }
+    }
+    return "";
+  }
+
+  // A new world, given the highest version that any actor returned, publishes the next.
+  void recover_elsewhere(const faults::Pair& pair, const SimOptions& options) {
+    std::int64_t highest = spec_.base_version;
+    for (const auto& outcomes : log_.by_rank) {
+      for (const Outcome& outcome : outcomes) {
+        if (outcome.ok()) highest = std::max(highest, outcome.version);
+      }
+    }
+    const auto [entry, fresh] = recovered_.emplace(highest, std::string());
+    if (fresh) {
+      WorldSpec spec = spec_;
+      spec.base_version = highest;
+      const Run run = run_world(spec, {});
+      --report_.runs;  // shared by all that need it
+      if (!run.passed()) {
+        entry->second = run.end.detail + run.judgement.text();
+      } else if (!log_.by_rank[0].front().ok() || log_.by_rank[0].front().version <= highest) {
+        entry->second = "the new world did not publish a higher version";
+      }
+    }
+    if (entry->second.empty()) return;
+    ++report_.violations;
+    add_finding(to_text(pair.fault) + ": recovery in a new world: " + entry->second, options);
+  }
+
+  void add_finding(std::string what, const SimOptions& options) {
+    if (report_.findings.size() >= options_.findings_max) return;
+    SimOptions own = options;
+    own.policy = options_.policy;
+    report_.findings.push_back(
+        {std::move(what), spec_, std::move(own), sim::write_trace(runner_.trace())});
+  }
+
+  SimRunner& runner_;
+  const WorldSpec& spec_;
+  const ExploreOptions& options_;
+  ExploreReport report_;
+  sim::Trace twin_;
+  ActorLog log_;
+  std::map<std::int64_t, std::string> recovered_;  // by base version: what went wrong, or nothing
+};
+
+}  // namespace
+
+std::string_view name_of(sim::Policy policy) {
+  switch (policy) {
+    case sim::Policy::kFirstReady:
+      return "first-ready";
+    case sim::Policy::kLastReady:
+      return "last-ready";
+    case sim::Policy::kSeeded:
+      return "seeded";
+  }
+  return "unknown";
+}
+
+bool same_events(const sim::Trace& run, const sim::Trace& twin) {
+  std::size_t at = 0;
+  for (const sim::Event& event : run.events) {
+    if (is_mark(event)) continue;
+    if (at == twin.events.size()) return false;
+    const sim::Event& other = twin.events[at++];
+    if (run.texts.at(event.text) != twin.texts.at(other.text) ||
+        run.texts.at(event.phase) != twin.texts.at(other.phase)) {
+      return false;
+    }
+    sim::Event left = event;
+    sim::Event right = other;
+    left.text = right.text = left.phase = right.phase = 0;
+    if (left != right) return false;
+  }
+  return at == twin.events.size();
+}
+
+ExploreReport explore_single(SimRunner& runner, const WorldSpec& spec,
+                             const ExploreOptions& options) {
+  return Explorer(runner, spec, options).run();
+}
+
+}  // namespace tpsync::conformance

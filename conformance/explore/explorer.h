@@ -1,0 +1,57 @@
+// Exploration of faults: every operation of a publication with every fault that applies to it, each
+// in a fresh world that then has to recover, each judged by all invariants and held against what
+// the fault demands.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "conformance/world/sim_run.h"
+#include "conformance/world/spec.h"
+#include "faults/enumerate.h"
+
+namespace tpsync::conformance {
+
+struct Finding {
+  std::string what;  // the first broken invariant or expectation
+  WorldSpec spec;
+  SimOptions options;
+  std::string trace;  // in file form
+};
+
+struct ExploreReport {
+  std::string schedule;  // "first-ready", "last-ready", "seeded"
+  std::uint64_t operations = 0;
+  std::uint64_t kinds = 0;  // of the catalogue that apply somewhere
+  std::uint64_t pairs = 0;  // applicable
+  std::uint64_t runs = 0;
+  std::uint64_t violations = 0;
+  std::uint64_t ineffective = 0;
+  double seconds = 0;
+  std::uint64_t combined_hash = 0;
+  std::vector<Finding> findings;  // the first few violations and ineffective pairs
+};
+
+struct ExploreOptions {
+  sim::Policy policy = sim::Policy::kSeeded;
+  std::size_t findings_max = 10;
+  std::uint64_t shard_index = 0;  // runs pairs whose number modulo shard_count is this
+  std::uint64_t shard_count = 1;
+  bool reverse = false;
+  // Called after each run.
+  std::function<void(const ExploreReport&)> progress;
+  // Called with each run's name and hash.
+  std::function<void(const std::string&, const sim::TraceHash&)> each;
+};
+
+ExploreReport explore_single(SimRunner& runner, const WorldSpec& spec,
+                             const ExploreOptions& options);
+
+std::string_view name_of(sim::Policy policy);
+
+// True if no event of `run` differs from `twin`'s, the harness's own fault marks left out.
+bool same_events(const sim::Trace& run, const sim::Trace& twin);
+
+}  // namespace tpsync::conformance

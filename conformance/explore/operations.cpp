@@ -1,0 +1,170 @@
+#include "conformance/explore/operations.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+
+#include "conformance/judge/records.h"
+#include "faults/enumerate.h"
+#include "faults/rules.h"
+#include "tpsync/transfer/chunk_plan.h"
+
+namespace tpsync::conformance {
+
+namespace {
+
+using sim::Event;
+using sim::EventKind;
+using sim::Op;
+
+bool is_kind(const Event& event, EventKind kind) {
+  return event.kind == static_cast<std::uint16_t>(kind);
+}
+bool is_record(const Event& event, judge::Record record) {
+  return event.kind == static_cast<std::uint16_t>(record);
+}
+bool is_op(const Event& event, Op op) {
+  return is_kind(event, EventKind::kOp) && event.op == static_cast<std::uint16_t>(op);
+}
+bool is_sync_call(const Event& event) {
+  return event.a == static_cast<std::uint64_t>(judge::Call::kSync);
+}
+
+struct Window {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+};
+
+Window first_sync(const sim::Trace& trace) {
+  Window window;
+  std::set<std::uint32_t> begun;
+  std::set<std::uint32_t> ended;
+  for (std::size_t i = 0; i < trace.events.size(); ++i) {
+    const Event& event = trace.events[i];
+    if (is_record(event, judge::Record::kCallBegin) && is_sync_call(event)) {
+      if (begun.empty()) window.begin = i;
+      begun.insert(event.process);
+    }
+    if (is_record(event, judge::Record::kCallEnd) && is_sync_call(event) &&
+        ended.insert(event.process).second) {
+      window.end = i;
+    }
+  }
+  return window;
+}
+
+struct Identity {
+  std::string role;
+  int rank = 0;
+};
+
+// Which process uses which end of each channel, by its first read or write.
+std::map<std::uint64_t, std::uint32_t> end_owners(const sim::Trace& trace) {
+  std::map<std::uint64_t, std::uint32_t> owners;
+  for (const Event& event : trace.events) {
+    if (is_op(event, Op::kChannelRead) || is_op(event, Op::kChannelWrite)) {
+      owners.emplace(event.a, event.process);
+    }
+  }
+  return owners;
+}
+
+// For each work item on a stream, whether every piece landed within its stream's next synchronize.
+class Landings {
+ public:
+  explicit Landings(const sim::Trace& trace) {
+    for (std::size_t i = 0; i < trace.events.size(); ++i) {
+      const Event& event = trace.events[i];
+      if (is_kind(event, EventKind::kDeviceLanding)) {
+        const auto key = std::pair(event.process, event.b);
+        first_.emplace(key, i);
+      } else if (is_op(event, Op::kDeviceSynchronize) || is_op(event, Op::kShardWait)) {
+        syncs_[event.process].push_back(i);
+      }
+    }
+  }
+
+  bool at_sync(const Event& event, std::size_t index) const {
+    const auto landing = first_.find(std::pair(event.process, event.b));
+    if (landing == first_.end()) return true;  // nothing to land
+    const auto syncs = syncs_.find(event.process);
+    if (syncs == syncs_.end()) return false;
+    const auto next = std::upper_bound(syncs->second.begin(), syncs->second.end(), index);
+    return next != syncs->second.end() && landing->second > *next;
+  }
+
+ private:
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::size_t> first_;
+  std::map<std::uint32_t, std::vector<std::size_t>> syncs_;
+};
+
+std::set<std::int64_t> expert_chunks(const WorldSpec& spec) {
+  const model::CanonicalPlan plan = model::plan_canonical(spec.config);
+  const auto chunks = transfer::plan_chunks(plan.tensors, spec.sync.bucket_bytes);
+  const std::string prefix = std::string(faults::default_expert()) + ".";
+  std::set<std::int64_t> result;
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    for (std::uint64_t t = chunks[c].first; t < chunks[c].first + chunks[c].count; ++t) {
+      if (plan.tensors[t].name.starts_with(prefix)) result.insert(static_cast<std::int64_t>(c));
+    }
+  }
+  return result;
+}
+
+bool carries_expert(const faults::Operation& op, const std::set<std::int64_t>& chunks) {
+  if (!chunks.contains(op.chunk)) return false;
+  const bool update = op.phase == faults::rules::kUpdatePhase;
+  if (op.op == "device.launch") return op.role == faults::rules::kWorker && update;
+  if (op.op != "channel.write") return false;
+  return op.role == faults::rules::kActor ? op.phase == faults::rules::kTransferPhase
+                                          : op.role == faults::rules::kRuntime && update &&
+                                                op.peer_role == faults::rules::kWorker;
+}
+
+}  // namespace
+
+std::vector<faults::Operation> publication_operations(const sim::Trace& trace,
+                                                      const WorldSpec& spec) {
+  std::map<std::uint32_t, Identity> processes;
+  for (const Event& event : trace.events) {
+    if (is_kind(event, EventKind::kProcessStart)) {
+      processes[event.process] = {std::string(trace.texts.at(event.text)),
+                                  static_cast<int>(event.a)};
+    }
+  }
+  const auto owners = end_owners(trace);
+  const Landings landings(trace);
+  const auto chunks = expert_chunks(spec);
+  const Window window = first_sync(trace);
+  std::vector<faults::Operation> operations;
+  for (std::size_t i = window.begin; i < window.end; ++i) {
+    const Event& event = trace.events[i];
+    if (!is_kind(event, EventKind::kOp)) continue;
+    faults::Operation operation;
+    const Identity& who = processes[event.process];
+    operation.role = who.role;
+    operation.rank = who.rank;
+    operation.phase = std::string(trace.texts.at(event.phase));
+    operation.chunk = event.chunk;
+    operation.op = std::string(sim::to_string(static_cast<Op>(event.op)));
+    operation.occurrence = event.occurrence;
+    if (faults::rules::is_channel_bytes(operation.op)) {
+      const auto peer = owners.find(event.a ^ 1);
+      if (peer != owners.end()) {
+        operation.peer_role = processes[peer->second].role;
+        operation.peer_rank = processes[peer->second].rank;
+      }
+    }
+    if (faults::rules::is_stream_work(operation.op)) {
+      operation.landed_at_sync = landings.at_sync(event, i);
+    }
+    operation.carries_expert = carries_expert(operation, chunks);
+    operations.push_back(std::move(operation));
+  }
+  faults::add_source_moments(operations);
+  faults::annotate(operations);
+  return operations;
+}
+
+}  // namespace tpsync::conformance

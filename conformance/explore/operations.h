@@ -1,0 +1,18 @@
+// The operations of a fault-free publication, read from its trace: what single faults are
+// enumerated over.
+#pragma once
+
+#include <vector>
+
+#include "conformance/world/spec.h"
+#include "faults/catalogue.h"
+#include "sim/trace.h"
+
+namespace tpsync::conformance {
+
+// Every seam operation of every process from the first actor's first sync call to the last actor's
+// return from it, in the order of the trace, annotated for the catalogue's rules.
+std::vector<faults::Operation> publication_operations(const sim::Trace& trace,
+                                                      const WorldSpec& spec);
+
+}  // namespace tpsync::conformance

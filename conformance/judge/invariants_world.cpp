@@ -12,17 +12,23 @@ using sim::Event;
 using sim::EventKind;
 
 struct Entry {
-  std::uint32_t process = kNone;
   std::uint64_t group = 0;
   std::uint64_t sequence = 0;
   std::uint64_t what = 0;  // what must be equal on all ranks: kind and root; of weights all of it
   std::uint32_t event = kNoEvent;
   bool completed = false;
+  bool left = false;  // by a failure
   bool counts = true;
 
   bool same(const Entry& other) const {
     return group == other.group && sequence == other.sequence && what == other.what;
   }
+};
+
+struct Sequence {
+  std::uint32_t process = kNone;
+  bool excused = false;  // it raised an alarm, failed in a group or left one
+  std::vector<Entry> entries;
 };
 
 struct Member {
@@ -36,7 +42,7 @@ class Lockstep {
 
   Verdict judge() {
     read();
-    if (entries_.empty()) {
+    if (sequences_.empty()) {
       for (const CallView& call : view_.calls()) {
         if (call.call == Call::kSync && call.ok) {
           return inconclusive("I5", "a sync committed, and no collective is seen");
@@ -45,14 +51,30 @@ class Lockstep {
       return not_applicable("I5", "no collective was entered");
     }
     if (auto verdict = check_inside()) return *verdict;
-    for (Entry& entry : entries_) {
-      if (is_shard(entry)) entry.counts = !abandoned(entry);
+    for (Sequence& sequence : sequences_) {
+      for (Entry& entry : sequence.entries) {
+        if (is_shard(entry) && !entry.completed) entry.counts = !abandoned(entry);
+      }
+    }
+    for (Sequence& sequence : sequences_) {
+      std::erase_if(sequence.entries, [](const Entry& entry) { return !entry.counts; });
     }
     return check_order();
   }
 
  private:
+  static constexpr std::uint64_t kShardGather = 4;
   static bool is_shard(const Entry& entry) { return entry.what >> 56 == kShardGather; }
+
+  Sequence& of(std::uint32_t process) {
+    for (Sequence& sequence : sequences_) {
+      if (sequence.process == process) return sequence;
+    }
+    Sequence& sequence = sequences_.emplace_back();
+    sequence.process = process;
+    sequence.entries.reserve(128);
+    return sequence;
+  }
 
   void read() {
     for (const std::uint32_t i : view_.lists().groups) {
@@ -63,20 +85,24 @@ class Lockstep {
           break;
         case EventKind::kGroupEnter: {
           const bool shard = event.c >> 56 == kShardGather;
-          const std::uint64_t what = shard ? event.c : event.c >> 48 << 48;
-          entries_.push_back({event.process, event.a, event.b, what, i});
+          Entry entry;
+          entry.group = event.a;
+          entry.sequence = event.b;
+          entry.what = shard ? event.c : event.c >> 48 << 48;
+          entry.event = i;
+          of(event.process).entries.push_back(entry);
           break;
         }
         case EventKind::kGroupComplete:
-          leave(event, true);
+          leave(of(event.process), event.a, true);
           break;
         case EventKind::kGroupFail:
         case EventKind::kGroupLeave:
-          leave(event, false);
-          excused_.push_back(event.process);
+          leave(of(event.process), event.a, false);
+          of(event.process).excused = true;
           break;
         case EventKind::kGroupAlarm:
-          excused_.push_back(event.process);
+          of(event.process).excused = true;
           break;
         default:
           break;
@@ -85,31 +111,27 @@ class Lockstep {
   }
 
   // A wait completes all gathers before it; a failure or abort leaves all of them.
-  void leave(const Event& event, bool completed) {
-    for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) {
-      if (entry->process != event.process || entry->group != event.a) continue;
-      if (entry->completed || left(*entry)) break;
-      if (completed) {
-        entry->completed = true;
-      } else {
-        left_.push_back(entry->event);
-      }
+  static void leave(Sequence& sequence, std::uint64_t group, bool completed) {
+    for (auto entry = sequence.entries.rbegin(); entry != sequence.entries.rend(); ++entry) {
+      if (entry->group != group) continue;
+      if (entry->completed || entry->left) break;
+      (completed ? entry->completed : entry->left) = true;
+      // A rank is in one agreement at a time, but may have launched several gathers.
+      if (!is_shard(*entry)) break;
     }
   }
 
-  bool left(const Entry& entry) const {
-    return std::find(left_.begin(), left_.end(), entry.event) != left_.end();
-  }
-
   std::optional<Verdict> check_inside() const {
-    for (const Entry& entry : entries_) {
-      if (entry.completed || left(entry)) continue;
-      const ProcessView* process = view_.process(entry.process);
+    for (const Sequence& sequence : sequences_) {
+      const ProcessView* process = view_.process(sequence.process);
       if (process == nullptr || process->stop != kNoEvent) continue;
       if (process->end != kNoEvent && !process->exited) continue;
-      return violation("I5", entry.event,
-                       fmt::format("{} is still inside collective {} of group {}",
-                                   view_.name_of(entry.process), entry.sequence, entry.group));
+      for (const Entry& entry : sequence.entries) {
+        if (entry.completed || entry.left) continue;
+        return violation("I5", entry.event,
+                         fmt::format("{} is still inside collective {} of group {}",
+                                     view_.name_of(sequence.process), entry.sequence, entry.group));
+      }
     }
     return std::nullopt;
   }
@@ -120,22 +142,22 @@ class Lockstep {
     bool missing = false;
     for (const Member& member : members_) {
       if (member.group != shard.group) continue;
+      const auto found = std::find_if(
+          sequences_.begin(), sequences_.end(),
+          [&](const Sequence& sequence) { return sequence.process == member.process; });
       bool entered = false;
-      for (const Entry& entry : entries_) {
-        if (entry.process != member.process || entry.group != shard.group ||
-            entry.sequence != shard.sequence) {
-          continue;
+      if (found != sequences_.end()) {
+        for (const Entry& entry : found->entries) {
+          if (entry.group != shard.group || entry.sequence != shard.sequence) continue;
+          if (entry.completed) return false;
+          entered = true;
         }
-        if (entry.completed) return false;
-        entered = true;
       }
       if (entered) continue;
       const ProcessView* process = view_.process(member.process);
       const bool gone = process == nullptr || process->ever_stopped ||
                         (process->end != kNoEvent && !process->exited);
-      const bool excused =
-          gone || std::find(excused_.begin(), excused_.end(), member.process) != excused_.end();
-      if (!excused) return false;
+      if (!gone && (found == sequences_.end() || !found->excused)) return false;
       missing = true;
     }
     return missing;
@@ -143,43 +165,27 @@ class Lockstep {
 
   // All ranks' sequences are prefixes of the longest one.
   Verdict check_order() const {
-    std::vector<std::uint32_t> processes;
-    for (const Entry& entry : entries_) {
-      if (std::find(processes.begin(), processes.end(), entry.process) == processes.end()) {
-        processes.push_back(entry.process);
-      }
-    }
-    std::vector<std::vector<const Entry*>> sequences(processes.size());
-    std::size_t longest = 0;
-    for (std::size_t p = 0; p < processes.size(); ++p) {
-      for (const Entry& entry : entries_) {
-        if (entry.process == processes[p] && entry.counts) sequences[p].push_back(&entry);
-      }
-      if (sequences[p].size() > sequences[longest].size()) longest = p;
-    }
-    for (std::size_t p = 0; p < processes.size(); ++p) {
-      for (std::size_t i = 0; i < sequences[p].size(); ++i) {
-        const Entry& entry = *sequences[p][i];
-        const Entry& other = *sequences[longest][i];
+    const auto longest = std::max_element(
+        sequences_.begin(), sequences_.end(),
+        [](const Sequence& a, const Sequence& b) { return a.entries.size() < b.entries.size(); });
+    for (const Sequence& sequence : sequences_) {
+      for (std::size_t i = 0; i < sequence.entries.size(); ++i) {
+        const Entry& entry = sequence.entries[i];
+        const Entry& other = longest->entries[i];
         if (entry.same(other)) continue;
-        return violation(
-            "I5", entry.event,
-            fmt::format("{} enters call {} of group {} where {} enters call {} of "
-                        "group {}",
-                        view_.name_of(processes[p]), entry.sequence, entry.group,
-                        view_.name_of(processes[longest]), other.sequence, other.group));
+        return violation("I5", entry.event,
+                         fmt::format("{} enters call {} of group {} where {} enters call {} of "
+                                     "group {}",
+                                     view_.name_of(sequence.process), entry.sequence, entry.group,
+                                     view_.name_of(longest->process), other.sequence, other.group));
       }
     }
     return pass("I5");
   }
 
-  static constexpr std::uint64_t kShardGather = 4;
-
   const View& view_;
-  std::vector<Entry> entries_;
+  std::vector<Sequence> sequences_;
   std::vector<Member> members_;
-  std::vector<std::uint32_t> excused_;
-  std::vector<std::uint32_t> left_;
 };
 
 }  // namespace

@@ -176,9 +176,13 @@ class Diagnosis {
  private:
   // A later failure is about what the first one broke.
   bool failed_before() const {
-    return std::any_of(view_.calls().begin(), view_.calls().end(), [this](const CallView& call) {
+    std::uint32_t last_begin = round_.begin;
+    for (const std::uint32_t c : round_.calls) {
+      last_begin = std::max(last_begin, view_.calls()[c].begin);
+    }
+    return std::any_of(view_.calls().begin(), view_.calls().end(), [&](const CallView& call) {
       return call.end != kNoEvent && !call.ok && call.end > faults_.front() &&
-             call.end < round_.begin;
+             call.end < last_begin;
     });
   }
 

@@ -77,6 +77,16 @@ TEST(Agreement, ALostPeerInAWorldWhereNobodyWasLostIsAViolation) {
   expect(story, "I3", Status::kViolation, "no actor was lost");
 }
 
+TEST(Agreement, WhatAKilledActorRecordsWhileItUnwindsDidNotHappen) {
+  Story story = begun();
+  story.begin_sync(1);
+  story.fault(kActor0, "process.kill", true);
+  story.kill(kActor0, kActor0, 9);
+  story.end(kActor0, Call::kSync, 1);
+  story.fail(kActor1, Call::kSync, error_json("peer lost", "native-finish", 0));
+  expect(story, "I3", Status::kPass);
+}
+
 TEST(Agreement, DoesNotApplyWithoutASync) {
   expect(begun(), "I3", Status::kNotApplicable, "no sync");
 }
@@ -151,6 +161,22 @@ TEST(Diagnosable, AFailureAfterTheFirstOneIsAboutWhatThatBroke) {
   Story story = diagnosed(kRankError, kActor1, error_json("device", "native-transfer-1", 1));
   story.setup();
   story.begin_sync(1);
+  const std::string error = error_json("invalid state", "topology-discovery", 0);
+  story.fail(kActor0, Call::kSync, error);
+  story.fail(kActor1, Call::kSync, error);
+  expect(story, "I9", Status::kPass);
+}
+
+TEST(Diagnosable, AnActorThatIsAheadOfTheFailureChangesNothing) {
+  Story story = begun();
+  story.plan("process.kill|visible|either|remote failure|worker|0|release_native_ipc|0");
+  story.publish(1);
+  story.begin(kActor1, Call::kSync);
+  story.fault(3, "process.kill", true);
+  story.begin(kActor0, Call::kSleep);
+  story.kill_tree();
+  story.fail(kActor0, Call::kSleep, error_json("remote failure", "", -1));
+  story.begin(kActor0, Call::kSync);
   const std::string error = error_json("invalid state", "topology-discovery", 0);
   story.fail(kActor0, Call::kSync, error);
   story.fail(kActor1, Call::kSync, error);

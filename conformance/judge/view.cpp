@@ -205,7 +205,8 @@ void View::on_log(std::uint32_t index) {
 void View::on_call_begin(std::uint32_t index) {
   const Event& event = trace_->events[index];
   ProcessView* process = mutable_process(event.process);
-  if (process == nullptr) return;
+  // A process that was killed in a call unwinds: what it records then did not happen.
+  if (process == nullptr || process->end != kNoEvent) return;
   setups_.resize(processes_.size(), 0);
   ordinals_.resize(processes_.size(), 0);
   CallView call;
@@ -230,6 +231,7 @@ void View::on_call_end(std::uint32_t index) {
   const Event& event = trace_->events[index];
   CallView* call = open_call(event.process);
   if (call == nullptr || static_cast<std::uint64_t>(call->call) != event.a) return;
+  if (processes_[event.process].end != kNoEvent) return;
   call->end = index;
   call->ok = event.b == 1;
   call->value = static_cast<std::int64_t>(event.c);

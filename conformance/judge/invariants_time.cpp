@@ -158,7 +158,7 @@ class NoHang {
       }
       if (last == nullptr || last->engine == kNone) continue;
       if (process.stop != kNoEvent) {
-        const bool pending = last->end == kNoEvent && last->touched != kNoEvent;
+        const bool pending = last->end == kNoEvent && last->touched != kNoEvent && !finished(*last);
         if (!pending || !facts_.control_timeout_ns) continue;
         if (auto verdict =
                 check_gone_after(last->engine, view_.time(process.stop),
@@ -173,6 +173,14 @@ class NoHang {
       }
     }
     return std::nullopt;
+  }
+
+  // A publication that a worker has finished is pending no more: the runtime may serve on, whether
+  // or not its parent ever releases.
+  bool finished(const CallView& call) const {
+    const auto& attestations = view_.lists().attestations;
+    return std::any_of(attestations.begin(), attestations.end(),
+                       [&](std::uint32_t i) { return i > call.begin; });
   }
 
   const Facts& facts_;

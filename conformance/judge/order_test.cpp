@@ -104,6 +104,18 @@ TEST(NoHang, ARuntimeWithAPendingPublicationEndsAfterItsStoppedParentsTimeout) {
   expect(stopped_parent(72 * kSecond), "I4", Status::kViolation, "after rank 0 was stopped");
 }
 
+TEST(NoHang, ARuntimeThatHasFinishedMayServeOnWhileItsParentStandsStill) {
+  Story story = begun();
+  story.begin_sync(1);
+  story.init();
+  story.add(sim::EventKind::kProcessStop, kActor0);
+  story.attest(story.runtime + 1);
+  story.attest(story.runtime + 2);
+  story.fail(kActor1, Call::kSync, error_json("peer lost", "native-finish", 0));
+  story.counters();
+  expect(story, "I4", Status::kPass);
+}
+
 TEST(NoHang, IsOpenWithoutTheControlTimeout) {
   Story story = Story::clean();
   story.trace.parameters = "tp=2\nactors=2\n";

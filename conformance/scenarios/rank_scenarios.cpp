@@ -88,7 +88,7 @@ void every_gate(ScenarioContext& context) {
   for (std::uint64_t c = 0; c < chunk_count(context.spec()); ++c) {
     const auto chunk = static_cast<std::int64_t>(c);
     gates.push_back({{Where::kPrepare, c}, phase_text("native-materialize", chunk)});
-    gates.push_back({{Where::kGather, c}, phase_text("native-transfer", chunk)});
+    gates.push_back({{Where::kGather, c}, phase_text("native-materialize", chunk)});
   }
   gates.push_back({{Where::kExhausted, 0}, "native-source-verify"});
   for (int rank = 0; rank < context.spec().actors; ++rank) {
@@ -110,10 +110,10 @@ void inside_the_gather(ScenarioContext& context) {
         context.run(
             fmt::format("{} fails on rank {} in chunk {}", op, rank, chunk),
             with_fault("collective.rank_error",
-                       {.rank = rank, .phase = "native-transfer", .chunk = chunk, .op = op}),
+                       {.rank = rank, .phase = "native-materialize", .chunk = chunk, .op = op}),
             publish_and_recover(context.log()));
         context.expect_failed({.kind = ErrorKind::kDevice,
-                               .phase = phase_text("native-transfer", chunk),
+                               .phase = phase_text("native-materialize", chunk),
                                .rank = rank});
       }
     }
@@ -126,13 +126,14 @@ void killed_actor(ScenarioContext& context) {
     const auto chunk = static_cast<std::int64_t>(c);
     SimOptions options = with_fault(
         "process.kill",
-        {.rank = rank, .phase = "native-transfer", .chunk = chunk, .op = "shard.gather"});
+        {.rank = rank, .phase = "native-materialize", .chunk = chunk, .op = "shard.gather"});
     options.recovery = "other-world";
     context.run(fmt::format("rank {} is killed before the gather of chunk {}", rank, chunk),
                 options, publish_and_recover(context.log()));
-    context.expect_failed(
-        {.kind = ErrorKind::kPeerLost, .phase = phase_text("native-transfer", chunk), .rank = rank},
-        {rank});
+    context.expect_failed({.kind = ErrorKind::kPeerLost,
+                           .phase = phase_text("native-materialize", chunk),
+                           .rank = rank},
+                          {rank});
   }
 }
 

@@ -117,7 +117,7 @@ void Consensus::agree(const std::optional<ErrorRecord>& local) {
     if (first->kind != ErrorKind::kPeerFailed) break;
   }
   TPSYNC_ASSERT(first.has_value());
-  first->phase = phase_name();
+  if (first->phase.empty()) first->phase = phase_name();
   throw_record(*first);
 }
 

@@ -312,13 +312,6 @@ Exporter::Pass::Pass(Exporter& owner, const transfer::PassTarget& target)
 }
 
 void Exporter::Pass::prepare(std::uint64_t chunk, std::uint64_t) {
-  const Plan::ChunkPlan& plan = owner_.plan_->plans[chunk];
-  device::Device& device = owner_.device_;
-  if (plan.pack) device.launch(stream_.id(), *plan.pack, bindings_);
-  if (plan.digests) {
-    chunk_sums_.assign(plan.digest_tensors.size(), 0);
-    device.launch_digests(stream_.id(), *plan.digests, bindings_, chunk_sums_);
-  }
   const transfer::Chunk& range = target_.chunks[chunk];
   for (std::uint64_t t = range.first; t < range.first + range.count; ++t) {
     emitted_.push_back(owner_.records_[t]);
@@ -328,6 +321,12 @@ void Exporter::Pass::prepare(std::uint64_t chunk, std::uint64_t) {
 void Exporter::Pass::gather(std::uint64_t chunk, std::uint64_t, Deadline deadline,
                             collective::ControlGroup& watch) {
   const Plan::ChunkPlan& plan = owner_.plan_->plans[chunk];
+  device::Device& device = owner_.device_;
+  if (plan.pack) device.launch(stream_.id(), *plan.pack, bindings_);
+  if (plan.digests) {
+    chunk_sums_.assign(plan.digest_tensors.size(), 0);
+    device.launch_digests(stream_.id(), *plan.digests, bindings_, chunk_sums_);
+  }
   owner_.shards_.all_gather(stream_.id(), bindings_[0], plan.parts);
   if (plan.unpermute) {
     const device::RegionId both[] = {staging_.id(), target_.buffer};

@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <barrier>
 #include <map>
+#include <mutex>
+#include <thread>
 
 #include "tpsync/base/bytes.h"
 #include "tpsync/base/errors.h"
@@ -37,23 +40,48 @@ std::uint16_t value_of(const std::string& tensor, std::uint64_t element) {
   return static_cast<std::uint16_t>(hash);
 }
 
-// Ranks of one process: a gather reads the peers' parts straight from their buffers, so all ranks
-// must have packed.
-class LocalShards final : public collective::ShardGroup {
- public:
+// Ranks of one process, a thread each: once all have packed, each reads its peers' parts straight
+// from their buffers. Every rank allocates in the same order, so the same region number names the
+// same buffer on each device.
+struct Meeting {
   struct Member {
     device::HostDevice* device = nullptr;
   };
-  LocalShards(std::vector<Member>& members, int rank) : members_(members), rank_(rank) {}
+  explicit Meeting(int ranks) : members(static_cast<std::size_t>(ranks)), all(ranks) {}
+  std::vector<Member> members;
+  std::barrier<> all;
+  std::mutex one;
+};
+
+class LocalShards final : public collective::ShardGroup {
+ public:
+  LocalShards(Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
   int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(members_.size()); }
+  int size() const override { return static_cast<int>(meeting_.members.size()); }
   void all_gather(device::StreamId stream, device::RegionId buffer,
                   std::span<const collective::GatherPart> parts) override {
-    device::Device& own = *members_[static_cast<std::size_t>(rank_)].device;
+    meeting_.all.arrive_and_wait();
+    {
+      const std::scoped_lock lock(meeting_.one);
+      copy_parts(stream, buffer, parts);
+    }
+    meeting_.all.arrive_and_wait();
+  }
+  void wait(device::StreamId stream, Deadline deadline, collective::ControlGroup&) override {
+    const std::scoped_lock lock(meeting_.one);
+    meeting_.members[static_cast<std::size_t>(rank_)].device->synchronize(stream, deadline);
+  }
+  void abort() noexcept override {}
+  bool usable() const noexcept override { return true; }
+
+ private:
+  void copy_parts(device::StreamId stream, device::RegionId buffer,
+                  std::span<const collective::GatherPart> parts) {
+    device::Device& own = *meeting_.members[static_cast<std::size_t>(rank_)].device;
     for (std::size_t r = 0; r < parts.size(); ++r) {
       if (static_cast<int>(r) == rank_ || parts[r].bytes == 0) continue;
       ByteBuffer bytes(parts[r].bytes);
-      device::Device& peer = *members_[r].device;
+      device::Device& peer = *meeting_.members[r].device;
       const device::Stream reading = device::create_stream(peer);
       peer.download(reading.id(), buffer, parts[r].offset, bytes);
       peer.synchronize(reading.id(), Deadline::never());
@@ -61,14 +89,8 @@ class LocalShards final : public collective::ShardGroup {
       own.synchronize(stream, Deadline::never());
     }
   }
-  void wait(device::StreamId stream, Deadline deadline, collective::ControlGroup&) override {
-    members_[static_cast<std::size_t>(rank_)].device->synchronize(stream, deadline);
-  }
-  void abort() noexcept override {}
-  bool usable() const noexcept override { return true; }
 
- private:
-  std::vector<Member>& members_;
+  Meeting& meeting_;
   int rank_;
 };
 
@@ -101,15 +123,14 @@ struct Form {
 class Actors {
  public:
   Actors(const model::ModelConfig& config, int world, const Form& form)
-      : config_(config), form_(form), memory_(threads_) {
-    members_.resize(static_cast<std::size_t>(world));
+      : config_(config), form_(form), memory_(threads_), meeting_(world) {
     for (int r = 0; r < world; ++r) {
       memory_.add_device(uuid(r), kDeviceBytes);
       devices_.push_back(std::make_unique<device::HostDevice>(
           memory_,
           device::HostDeviceOptions{.uuid = uuid(r), .landing = device::Landing::kAtLaunch}));
-      members_[static_cast<std::size_t>(r)].device = devices_.back().get();
-      groups_.push_back(std::make_unique<LocalShards>(members_, r));
+      meeting_.members[static_cast<std::size_t>(r)].device = devices_.back().get();
+      groups_.push_back(std::make_unique<LocalShards>(meeting_, r));
     }
     for (int r = 0; r < world; ++r) {
       exporters_.push_back(std::make_unique<Exporter>(
@@ -162,7 +183,12 @@ class Actors {
     }
     for (std::size_t c = 0; c < chunks.size(); ++c) {
       for (auto& pass : passes) pass->prepare(c, 0);
-      for (auto& pass : passes) pass->gather(c, 0, Deadline::never(), control_);
+      {
+        std::vector<std::jthread> ranks;
+        for (auto& pass : passes) {
+          ranks.emplace_back([&] { pass->gather(c, 0, Deadline::never(), control_); });
+        }
+      }
       for (int r = 0; r < world(); ++r) {
         Worker& worker = workers[static_cast<std::size_t>(r)];
         const auto handle = device(r).export_region(buffers[static_cast<std::size_t>(r)].id());
@@ -267,7 +293,7 @@ class Actors {
     parameter.dtype = form_.stored;
     return parameter;
   }
-  std::size_t world_size() const { return members_.size(); }
+  std::size_t world_size() const { return meeting_.members.size(); }
 
   void place(ShardedParameter& parameter, std::uint64_t rank) {
     std::uint64_t row = 1;
@@ -316,7 +342,7 @@ class Actors {
   Form form_;
   OsThreads threads_;
   device::HostMemory memory_;
-  std::vector<LocalShards::Member> members_;
+  Meeting meeting_;
   std::vector<std::unique_ptr<device::HostDevice>> devices_;
   std::vector<std::unique_ptr<LocalShards>> groups_;
   std::vector<device::Region> regions_;
@@ -356,9 +382,9 @@ TEST(Exporter, SeparateExpertsOfAnyOrderComeInTheFusedOrder) {
   device::HostMemory memory(threads);
   memory.add_device("d", kDeviceBytes);
   device::HostDevice device(memory, {.uuid = "d"});
-  std::vector<LocalShards::Member> members(1);
-  members[0].device = &device;
-  LocalShards shards(members, 0);
+  Meeting meeting(1);
+  meeting.members[0].device = &device;
+  LocalShards shards(meeting, 0);
   const device::Region region =
       device::allocate(device, {.bytes = 64, .kind = device::RegionKind::kPlain, .tag = {}});
   std::vector<ShardedParameter> parameters;
@@ -445,9 +471,9 @@ TEST(Exporter, RefusesShardBoundsThatDoNotCoverItsRows) {
   device::HostMemory memory(threads);
   memory.add_device("d", kDeviceBytes);
   device::HostDevice device(memory, {.uuid = "d"});
-  std::vector<LocalShards::Member> members(1);
-  members[0].device = &device;
-  LocalShards shards(members, 0);
+  Meeting meeting(1);
+  meeting.members[0].device = &device;
+  LocalShards shards(meeting, 0);
   ShardedParameter p;
   p.name = "w";
   p.shape = {4, 2};

@@ -107,6 +107,7 @@ void Sender::open(std::span<const std::string> device_uuids) {
                            .bucket_bytes = options_.bucket_bytes,
                            .content_digest = options_.content_digest,
                            .chunks = chunks_});
+    error = prepare(0, 0);
   } catch (const std::exception& e) {
     error = record_of(e);
   }
@@ -123,37 +124,48 @@ void Sender::send() {
   for (std::uint64_t chunk = 0; chunk < chunks_.size(); ++chunk) send_chunk(chunk);
 }
 
+// What can fail before a group without touching the buffer. A failure is reported at the agreement
+// that stands before that group, under the group's own name.
+std::optional<ErrorRecord> Sender::prepare(std::uint64_t chunk, std::uint64_t group) {
+  try {
+    pass_->prepare(chunk, group);
+    if (group + 1 == pass_->group_count(chunk)) check_emitted(chunks_[chunk]);
+    return std::nullopt;
+  } catch (const std::exception& e) {
+    ErrorRecord error = record_of(e);
+    error.phase = "native-materialize-" + std::to_string(chunk);
+    return error;
+  }
+}
+
+// On entry all ranks agreed that the chunk's first group may begin: at the buffer's allocation, or
+// after the transfer of the chunk before.
 void Sender::send_chunk(std::uint64_t chunk) {
   const auto index = static_cast<std::int64_t>(chunk);
   const std::uint64_t groups = pass_->group_count(chunk);
   std::optional<ErrorRecord> error;
+  gates_.enter("native-materialize", index);
   for (std::uint64_t group = 0; group < groups; ++group) {
-    gates_.enter("native-materialize", index);
-    if (!error) {
-      try {
-        pass_->prepare(chunk, group);
-        if (group + 1 == groups) check_emitted(chunks_[chunk]);
-      } catch (const std::exception& e) {
-        error = record_of(e);
-      }
-    }
-    gates_.agree(error);
-
-    if (group + 1 == groups) gates_.enter("native-transfer", index);
     try {
       pass_->gather(chunk, group, gates_.deadline(), gates_.group());
     } catch (const std::exception& e) {
       error = record_of(e);
       gates_.group().raise_alarm();  // peers stop waiting and meet this rank at the next gate
     }
+    if (!error && group + 1 < groups) error = prepare(chunk, group + 1);
+    gates_.agree(error);
   }
-  if (sink_ != nullptr && !error) {
+
+  // Every rank's buffer is complete now, so every worker may read its own.
+  gates_.enter("native-transfer", index);
+  if (sink_ != nullptr) {
     try {
       sink_->update(updates_->update(chunk), chunk, handles_);
     } catch (const std::exception& e) {
       error = record_of(e);
     }
   }
+  if (!error && chunk + 1 < chunks_.size()) error = prepare(chunk + 1, 0);
   gates_.agree(error);
 }
 

@@ -2,8 +2,11 @@
 // publication, filled chunk by chunk.
 //
 // Exactly one agreement stands before each declared group of collectives and one after each
-// transfer; only after the latter is the buffer written again. The sender knows nothing of TP
-// slicing. It does not free the exported buffer by itself while a worker may still have it open:
+// transfer: before a chunk's first group that is the agreement on the chunk before (or on the
+// buffer), and the one after its last group also tells rank 0 that every actor's buffer is
+// complete, so that no worker is sent to a buffer that is still being filled. Normally two per
+// chunk. Only after a transfer's agreement is the buffer written again. The sender knows nothing of
+// TP slicing. It does not free the exported buffer by itself while a worker may still have it open:
 // release() does, once the caller knows that nobody has.
 #pragma once
 
@@ -92,6 +95,7 @@ class Sender {
   void release(Deadline deadline);
 
  private:
+  std::optional<ErrorRecord> prepare(std::uint64_t chunk, std::uint64_t group);
   void send_chunk(std::uint64_t chunk);
   void check_emitted(const Chunk& chunk);
 

@@ -37,13 +37,15 @@ class WeightPass {
   // per tensor.
   virtual std::uint64_t group_count(std::uint64_t chunk) = 0;
 
-  // Local work before the group: checks, packing with the cast, enqueued. Not collective. Throws
-  // any Error; then no rank must enter the group.
+  // What can fail locally before the group, without touching the buffer: finds and checks what the
+  // group will carry, and records it as emitted. Not collective. Throws any Error; then no rank
+  // must enter the group.
   virtual void prepare(std::uint64_t chunk, std::uint64_t group) = 0;
 
-  // The group itself. Collective: every rank enters it, after all agreed that prepare succeeded.
-  // Returns when the chunk's bytes of this group are complete in the buffer. Throws RuntimeBroken
-  // kPeerLost, kPeerFailed, kTimeout, kDevice.
+  // Packs this rank's pieces with the cast, and enters the group. Collective: every rank enters it,
+  // after all agreed that prepare succeeded and that the buffer is free. Returns when the chunk's
+  // bytes of this group are complete in this rank's buffer; a peer's may still be incomplete.
+  // Throws RuntimeBroken kPeerLost, kPeerFailed, kTimeout, kDevice.
   virtual void gather(std::uint64_t chunk, std::uint64_t group, Deadline deadline,
                       collective::ControlGroup& watch) = 0;
 

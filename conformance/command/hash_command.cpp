@@ -12,9 +12,9 @@
 #include "conformance/command/usage.h"
 #include "conformance/command/world_flags.h"
 #include "conformance/explore/explorer.h"
-#include "conformance/explore/operations.h"
 #include "conformance/judge/content.h"
 #include "conformance/scenarios/scripts.h"
+#include "conformance/world/operations.h"
 
 namespace tpsync::conformance {
 

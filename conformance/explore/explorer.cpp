@@ -7,9 +7,9 @@
 #include <map>
 #include <set>
 
-#include "conformance/explore/operations.h"
 #include "conformance/judge/content.h"
 #include "conformance/scenarios/scripts.h"
+#include "conformance/world/operations.h"
 #include "sim/trace_file.h"
 
 namespace tpsync::conformance {

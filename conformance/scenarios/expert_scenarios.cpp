@@ -29,7 +29,9 @@ void in_the_trainer(ScenarioContext& context) {
       actor.cleanup();
       actor.shutdown();
     };
-    context.run(fmt::format("every rank lost {}", *spec.lost_tensor), spec, {}, script);
+    SimOptions options;
+    options.expect_failure = true;
+    context.run(fmt::format("every rank lost {}", *spec.lost_tensor), spec, options, script);
     context.expect_failed({.kind = ErrorKind::kMismatch,
                            .phase = "expected-schema",
                            .rank = 0,
@@ -56,24 +58,26 @@ void in_the_exporter(ScenarioContext& context) {
 
 void on_the_wire(ScenarioContext& context) {
   const std::int64_t chunk = chunk_of(context.spec(), kGate);
-  const int rank = context.spec().tp - 1;
-  for (const bool parent : {true, false}) {
-    const At at =
-        parent ? At{.phase = "native-transfer", .chunk = chunk, .op = "channel.write"}
-               : At{.role = "worker",
-                    .rank = rank,
-                    .phase = chunk == 0 ? "start_native_weight_update" : "update_native_weights",
-                    .chunk = chunk == 0 ? 0 : chunk - 1,
-                    .op = "channel.read"};
-    if (!parent) continue;  // one hop suffices: the runtime forwards the same bytes
-    context.run(fmt::format("chunk {} loses {} on its way to the workers", chunk, kExpert),
-                with_fault("weights.missing_expert", at, {{"where", "wire"}, {"expert", kExpert}}),
-                publish_and_recover(context.log()));
+  const auto run = [&](const std::string& hop, const At& at, const std::string& detail) {
+    context.run(
+        fmt::format("chunk {} loses {} {}", chunk, kExpert, hop),
+        with_fault(context, "weights.missing_expert", at, {{"where", "wire"}, {"expert", kExpert}}),
+        publish_and_recover(context.log()));
     context.expect_failed({.kind = ErrorKind::kRemote,
                            .phase = phase_text("native-transfer", chunk),
                            .rank = 0,
-                           .detail = kGate});
-  }
+                           .detail = detail});
+  };
+  run("on its way to the runtime",
+      {.phase = "native-transfer", .chunk = chunk, .op = "channel.write", .peer_role = "runtime"},
+      kGate);
+  run("on its way to a worker",
+      {.role = "runtime",
+       .phase = "update_native_weights",
+       .chunk = chunk,
+       .op = "channel.write",
+       .peer_role = "worker"},
+      kGate);
 }
 
 void in_the_loader(ScenarioContext& context) {

@@ -52,7 +52,9 @@ void exact_budget(ScenarioContext& context, const std::string& name, WorldSpec s
                 fmt::format("the peak {} should stay within {}", exact.peak_max, used + required));
 
   spec.device_bytes = used + required - 1;
-  context.run(name + ", with one byte less", spec, {}, publish_once(context.log()));
+  SimOptions refused;
+  refused.expect_failure = true;
+  context.run(name + ", with one byte less", spec, refused, publish_once(context.log()));
   context.expect_failed({.kind = ErrorKind::kOutOfMemory,
                          .phase = "topology-memory-preflight",
                          .subject = "free device memory"});
@@ -78,7 +80,9 @@ void one_byte_over_the_buffer(ScenarioContext& context) {
   context.run("the bucket is exactly the largest tensor", spec, {}, publish_once(context.log()));
   context.expect_committed(1);
   spec.sync.bucket_bytes = largest - 1;
-  context.run("the bucket is one byte too small", spec, {}, publish_once(context.log()));
+  SimOptions refused;
+  refused.expect_failure = true;
+  context.run("the bucket is one byte too small", spec, refused, publish_once(context.log()));
   context.expect_failed({.kind = ErrorKind::kInvalidConfig,
                          .phase = "topology-memory-preflight",
                          .subject = "bucket_bytes"});

@@ -161,7 +161,9 @@ void wrong_devices(ScenarioContext& context) {
   for (const Variant& variant : variants) {
     WorldSpec spec = context.spec();
     spec.actor_uuids = variant.uuids;
-    context.run(variant.name, spec, {}, publish_once(context.log()));
+    SimOptions options;
+    options.expect_failure = true;
+    context.run(variant.name, spec, options, publish_once(context.log()));
     context.expect_failed({.kind = ErrorKind::kMismatch,
                            .phase = "topology-memory-preflight",
                            .rank = variant.rank,

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "conformance/judge/content.h"
+#include "conformance/scenarios/scripts.h"
+#include "conformance/world/operations.h"
 #include "sim/trace_file.h"
 
 namespace tpsync::conformance {
@@ -30,6 +32,16 @@ Run ScenarioContext::run(const std::string& label, const WorldSpec& spec, const 
     }
   }
   return run;
+}
+
+const std::vector<faults::Operation>& ScenarioContext::operations() {
+  if (operations_.empty()) {
+    ActorLog log;
+    log.by_rank.resize(static_cast<std::size_t>(spec_.actors));
+    runner_.run(spec_, {}, publish_and_recover(log));
+    operations_ = publication_operations(runner_.trace(), spec_);
+  }
+  return operations_;
 }
 
 void ScenarioContext::check(bool condition, const std::string& what) {

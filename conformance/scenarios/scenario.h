@@ -39,6 +39,9 @@ class ScenarioContext {
   ActorLog& log() { return log_; }
   const sim::Trace& trace() const { return runner_.trace(); }  // of the last world
 
+  // Of a fault-free publication in the scenario's world; made once.
+  const std::vector<faults::Operation>& operations();
+
   // ---- expectations ----
   void check(bool condition, const std::string& what);
   // Every actor's last outcome is this version.
@@ -75,6 +78,7 @@ class ScenarioContext {
   std::vector<std::string> failures_;
   std::optional<FailedWorld> failed_world_;
   std::optional<FailedWorld> last_world_;
+  std::vector<faults::Operation> operations_;
   std::uint64_t worlds_ = 0;
   std::uint64_t combined_hash_ = 0;
   std::string last_trace_hash_;

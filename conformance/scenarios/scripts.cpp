@@ -43,24 +43,23 @@ Script publish_and_recover(ActorLog& log) {
   return [&log](Actor& actor) {
     auto& outcomes = log.by_rank[static_cast<std::size_t>(actor.rank())];
     bool published = start_and_publish(actor, outcomes);
+    Outcome last = outcomes.back();
     if (published) {
+      // What fails here on rank 0 alone shows to all ranks in the second publication.
       actor.generate();
       actor.sleep();
       actor.wake_weights();
       actor.step();
-      Outcome again = actor.publish();
-      if (!again.ok() && !group_broke(again)) outcomes.push_back(again);
+      last = actor.publish();
+      published = last.ok();
       actor.wake_all();
-      if (again.ok()) actor.generate();
-    } else {
-      if (outcomes.back().error->remedy == Remedy::kRebuildRuntime) actor.poke_broken();
-      if (!group_broke(outcomes.back()) && actor.sync() != nullptr) {
-        Outcome rebuilt = actor.rebuild();
-        if (rebuilt.ok()) {
-          actor.step();
-          rebuilt = actor.publish();
-          if (rebuilt.ok()) actor.generate();
-        }
+      if (published) actor.generate();
+    }
+    if (!published) {
+      if (last.error->remedy == Remedy::kRebuildRuntime) actor.poke_broken();
+      if (!group_broke(last) && actor.sync() != nullptr && actor.rebuild().ok()) {
+        actor.step();
+        if (actor.publish().ok()) actor.generate();
       }
     }
     actor.cleanup();
@@ -76,6 +75,23 @@ SimOptions with_fault(const std::string& name, const At& at, const faults::Argum
   fault.arguments = arguments;
   options.plan.faults.push_back(std::move(fault));
   return options;
+}
+
+SimOptions with_fault(ScenarioContext& context, const std::string& name, const At& at,
+                      const faults::Arguments& arguments) {
+  At resolved = at;
+  if (!at.peer_role.empty()) {
+    for (const faults::Operation& operation : context.operations()) {
+      if (operation.role == at.role && operation.rank == at.rank && operation.phase == at.phase &&
+          operation.chunk == at.chunk && operation.op == at.op &&
+          operation.peer_role == at.peer_role) {
+        resolved.occurrence = operation.occurrence;
+        return with_fault(name, resolved, arguments);
+      }
+    }
+    context.check(false, name + ": the fault-free world has no such operation");
+  }
+  return with_fault(name, resolved, arguments);
 }
 
 std::uint64_t chunk_count(const WorldSpec& spec) {

@@ -24,7 +24,12 @@ struct At {
   std::int64_t chunk = 0;
   std::string op;
   std::uint64_t occurrence = 0;
+  std::string
+      peer_role;  // not empty: the first such operation of the fault-free world with this peer
 };
+// Resolves `at` to a moment of the scenario's own fault-free world where it names a peer.
+SimOptions with_fault(ScenarioContext& context, const std::string& name, const At& at,
+                      const faults::Arguments& arguments = {});
 SimOptions with_fault(const std::string& name, const At& at,
                       const faults::Arguments& arguments = {});
 

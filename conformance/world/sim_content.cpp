@@ -16,6 +16,7 @@ SimContent::SimContent(sim::SimProcess& process, const WorldSpec& spec)
 
 void SimContent::write(device::Device&, device::RegionId region, std::uint64_t offset,
                        const ContentRect& content) {
+  if (device_.process().dead()) throw sim::Killed{};
   const std::uint64_t item = item_size(content.dtype);
   const std::uint64_t tensor = judge::name_hash(content.tensor);
   if (device_.phantom()) {
@@ -25,7 +26,8 @@ void SimContent::write(device::Device&, device::RegionId region, std::uint64_t o
     extent.rows = content.rows;
     extent.pitch = content.pitch;
     extent.stride = content.stride * item;
-    extent.content = {tensor, content.version, static_cast<std::uint32_t>(item), content.element};
+    extent.content = {tensor, content.version, static_cast<std::uint32_t>(item),
+                      content.element * item};
     if (extent.rows > 1 && extent.pitch == extent.row_bytes && extent.stride == extent.row_bytes) {
       extent.row_bytes *= extent.rows;
       extent.rows = 1;
@@ -82,7 +84,7 @@ std::uint64_t SimContent::hash_phantom(const runtime::ResidentModel& resident,
       // The extent's first byte, and the way from row to row, must be those of the tensor.
       const std::uint64_t row = found.offset / p.pitch;
       const std::uint64_t col = found.offset % p.pitch / item;
-      const bool in_place = found.content.at == (p.row0 + row) * cols + p.col0 + col &&
+      const bool in_place = found.content.at == ((p.row0 + row) * cols + p.col0 + col) * item &&
                             (found.rows == 1 || found.stride == cols * item);
       if (!same || !in_place) wrong = judge::mix(wrong + p.tensor + 1);
     }

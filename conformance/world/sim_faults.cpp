@@ -41,19 +41,17 @@ class SimMoments final : public faults::MomentSource {
 
 class SimControl final : public faults::ProcessControl {
  public:
-  SimControl(sim::SimProcess& process, Recorder& recorder, const faults::Plan& plan)
-      : process_(process), recorder_(recorder), plan_(plan) {}
+  SimControl(sim::SimProcess& process, const faults::Plan& plan) : process_(process), plan_(plan) {}
   void kill_self() noexcept override { process_.sim().kill(process_); }
   void stop_self() noexcept override { process_.sim().stop(process_); }
   void mark(std::size_t fault, faults::Visibility visibility) noexcept override {
-    recorder_.record(judge::Record::kFault, fault,
-                     visibility == faults::Visibility::kVisible ? 1 : 0, 0,
-                     plan_.faults[fault].name);
+    process_.sim().record(static_cast<std::uint16_t>(judge::Record::kFault), fault,
+                          visibility == faults::Visibility::kVisible ? 1 : 0, 0,
+                          plan_.faults[fault].name);
   }
 
  private:
   sim::SimProcess& process_;
-  Recorder& recorder_;
   const faults::Plan& plan_;
 };
 
@@ -113,7 +111,7 @@ struct SimFaults::State {
   void create(sim::SimProcess& process, sim::SeamSet& seams) {
     auto entry = std::make_shared<Entry>();
     entry->moments = std::make_unique<SimMoments>(process);
-    entry->control = std::make_unique<SimControl>(process, *recorder, injector.plan());
+    entry->control = std::make_unique<SimControl>(process, injector.plan());
     faults::FaultPorts ports{*entry->moments, *entry->control};
     const int rank = process.rank();
     ports.resident_places = [this, rank](std::string_view prefix) {

@@ -44,6 +44,9 @@ class SimRecorder final : public Recorder {
   explicit SimRecorder(sim::SimWorld& world) : world_(world) {}
   void record(judge::Record kind, std::uint64_t a, std::uint64_t b, std::uint64_t c,
               std::string_view text) override {
+    // A script that was killed inside an operation that cannot throw goes no further than this.
+    const sim::SimProcess* process = world_.current_process();
+    if (process != nullptr && process->dead()) throw sim::Killed{};
     world_.record(static_cast<std::uint16_t>(kind), a, b, c, text);
   }
 
@@ -300,6 +303,7 @@ std::string trace_parameters(const WorldSpec& spec, const SimOptions& options) {
       c.num_experts, c.hidden_size, c.moe_intermediate_size, c.vocab_size, c.num_attention_heads,
       c.num_key_value_heads, c.head_dim, c.tie_word_embeddings ? 1 : 0,
       static_cast<int>(options.policy));
+  if (options.expect_failure) text += "expect=failure\n";
   if (!options.recovery.empty()) text += "recovery=" + options.recovery + "\n";
   text += fault_parameters(options);
   return text;

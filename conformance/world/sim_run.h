@@ -42,7 +42,8 @@ struct SimOptions {
   // What the plan's faults demand and admit, where the explorer knows better than the catalogue
   // does from the moment alone.
   std::vector<FaultFacts> facts;
-  std::string recovery;  // "other-world": this world need not recover by itself
+  bool expect_failure = false;  // the scenario's publication must fail without a fault of the plan
+  std::string recovery;         // "other-world": this world need not recover by itself
 };
 
 struct Run {

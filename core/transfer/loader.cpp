@@ -156,6 +156,23 @@ void WeightLoader::check_record(const wire::TensorRecord& received, std::uint64_
   fail("has another size than planned");
 }
 
+void WeightLoader::check_records(wire::UpdateRequest& update, const Chunk& chunk) {
+  const std::uint64_t have = update.names.size();
+  for (std::uint64_t i = 0; i < std::min(have, chunk.count); ++i) {
+    const wire::TensorRecord received = received_record(update, i);
+    check_record(received, chunk.first + i);
+    manifest_->add(received);
+  }
+  if (have < chunk.count) {
+    throw_violation(ErrorKind::kMismatch, plan_.tensors[chunk.first + have].name,
+                    "is missing from its chunk");
+  }
+  if (have > chunk.count) {
+    throw_violation(ErrorKind::kMismatch, update.names[chunk.count],
+                    "is one tensor too many in its chunk");
+  }
+}
+
 void WeightLoader::load(wire::UpdateRequest update, device::RegionId packed, Deadline deadline) {
   TPSYNC_ASSERT(active_);
   const Prepared& prepared = *prepared_;
@@ -178,18 +195,12 @@ void WeightLoader::load(wire::UpdateRequest update, device::RegionId packed, Dea
     const device::RegionId bindings[] = {packed, resident_};
     device_.launch(stream_.id(), *prepared.copies[next_chunk_], bindings);
   }
-  for (std::uint64_t i = 0; i < std::min(have, chunk.count); ++i) {
-    const wire::TensorRecord received = received_record(update, i);
-    check_record(received, chunk.first + i);
-    manifest_->add(received);
-  }
-  if (have < chunk.count) {
-    throw_violation(ErrorKind::kMismatch, plan_.tensors[chunk.first + have].name,
-                    "is missing from its chunk");
-  }
-  if (have > chunk.count) {
-    throw_violation(ErrorKind::kMismatch, update.names[chunk.count],
-                    "is one tensor too many in its chunk");
+  try {
+    check_records(update, chunk);
+  } catch (const std::exception&) {
+    device_.synchronize(stream_.id(),
+                        deadline);  // nothing may still read a buffer that is closed next
+    throw;
   }
   device_.synchronize(stream_.id(), deadline);
   report_layers(next_chunk_);

@@ -67,6 +67,7 @@ class WeightLoader {
   struct Prepared;
   void prepare(const wire::StartRequest& start, std::vector<Chunk> chunks);
   void check_record(const wire::TensorRecord& received, std::uint64_t tensor) const;
+  void check_records(wire::UpdateRequest& update, const Chunk& chunk);
   void report_layers(std::uint64_t chunk);
 
   device::Device& device_;

@@ -1,4 +1,4 @@
-#include "conformance/explore/operations.h"
+#include "conformance/world/operations.h"
 
 #include <algorithm>
 #include <map>
@@ -31,24 +31,34 @@ bool is_sync_call(const Event& event) {
   return event.a == static_cast<std::uint64_t>(judge::Call::kSync);
 }
 
+// The publication ends for each actor with its own return, and for the runtime and its workers with
+// that of rank 0, who drives them.
 struct Window {
-  std::size_t begin = 0;
-  std::size_t end = 0;
+  std::size_t begin = SIZE_MAX;
+  std::map<std::uint32_t, std::size_t> ends;  // of actors
+  std::size_t others_end = 0;
+
+  bool contains(std::size_t index, std::uint32_t process) const {
+    const auto own = ends.find(process);
+    return index >= begin && index < (own != ends.end() ? own->second : others_end);
+  }
 };
 
 Window first_sync(const sim::Trace& trace) {
   Window window;
-  std::set<std::uint32_t> begun;
-  std::set<std::uint32_t> ended;
+  std::uint32_t rank_zero = sim::kNoProcess;
   for (std::size_t i = 0; i < trace.events.size(); ++i) {
     const Event& event = trace.events[i];
+    if (is_kind(event, EventKind::kProcessStart) && event.a == 0 &&
+        trace.texts.at(event.text) == "actor") {
+      rank_zero = event.process;
+    }
     if (is_record(event, judge::Record::kCallBegin) && is_sync_call(event)) {
-      if (begun.empty()) window.begin = i;
-      begun.insert(event.process);
+      window.begin = std::min(window.begin, i);
     }
     if (is_record(event, judge::Record::kCallEnd) && is_sync_call(event) &&
-        ended.insert(event.process).second) {
-      window.end = i;
+        window.ends.emplace(event.process, i).second && event.process == rank_zero) {
+      window.others_end = i;
     }
   }
   return window;
@@ -138,9 +148,9 @@ std::vector<faults::Operation> publication_operations(const sim::Trace& trace,
   const auto chunks = expert_chunks(spec);
   const Window window = first_sync(trace);
   std::vector<faults::Operation> operations;
-  for (std::size_t i = window.begin; i < window.end; ++i) {
+  for (std::size_t i = 0; i < trace.events.size(); ++i) {
     const Event& event = trace.events[i];
-    if (!is_kind(event, EventKind::kOp)) continue;
+    if (!is_kind(event, EventKind::kOp) || !window.contains(i, event.process)) continue;
     faults::Operation operation;
     const Identity& who = processes[event.process];
     operation.role = who.role;

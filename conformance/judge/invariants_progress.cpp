@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "conformance/judge/invariants.h"
 
@@ -139,11 +140,14 @@ Verdict judge_recovery(const Context& context) {
   if (first_fault == kNoEvent) return not_applicable("I11", "no fault took effect");
   std::uint32_t failed = kNoEvent;
   std::uint32_t failed_sync = kNoEvent;
+  // Actors fail and begin anew each at their own time, so what is later is asked per process.
+  std::map<std::uint32_t, std::uint32_t> failed_in;
   for (const CallView& call : view.calls()) {
     if (call.end == kNoEvent || call.ok || call.end < first_fault) continue;
     const bool sync = call.call == Call::kSync && !refused_as_misuse(view, call);
     if (!sync && !view.error(call).breaks()) continue;
     failed = failed == kNoEvent ? call.end : std::max(failed, call.end);
+    failed_in[call.process] = std::max(failed_in[call.process], call.end);
     if (sync) failed_sync = call.end;
   }
   bool actor_lost = false;
@@ -156,7 +160,12 @@ Verdict judge_recovery(const Context& context) {
   std::int64_t highest = context.facts.base_version;
   const SyncRound* tried = nullptr;
   for (const SyncRound& round : view.rounds()) {
-    if (failed != kNoEvent && round.begin > failed && !is_misuse(view, round)) {
+    const bool later = std::all_of(round.calls.begin(), round.calls.end(), [&](std::uint32_t c) {
+      const CallView& call = view.calls()[c];
+      const auto at = failed_in.find(call.process);
+      return at == failed_in.end() || call.begin > at->second;
+    });
+    if (failed != kNoEvent && later && !is_misuse(view, round)) {
       tried = &round;
       if (all_committed(context, round)) {
         const std::int64_t version = view.calls()[round.calls.front()].value;

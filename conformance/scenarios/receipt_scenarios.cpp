@@ -58,14 +58,16 @@ void worker_hop(ScenarioContext& context) {
 void runtime_hop(ScenarioContext& context) {
   const auto run = [&](const std::string& fault) {
     if (needs_digest(fault) && !context.spec().sync.content_digest) return;
-    context.run(
-        fmt::format("{} on the way from the runtime", fault),
-        with_fault(
-            fault,
-            {.role = "runtime", .phase = "finish_native_weight_update", .op = "channel.write"},
-            {{"hop", "runtime"}}),
-        publish_and_recover(context.log()));
-    context.expect_failed({.kind = kind_of(fault), .phase = "native-finish", .rank = 0});
+    context.run(fmt::format("{} on the way from the runtime", fault),
+                with_fault(context, fault,
+                           {.role = "runtime",
+                            .phase = "finish_native_weight_update",
+                            .op = "channel.write",
+                            .peer_role = "actor"},
+                           {{"hop", "runtime"}}),
+                publish_and_recover(context.log()));
+    context.expect_failed(
+        {.kind = kind_of(fault, context.spec().tp), .phase = "native-finish", .rank = 0});
   };
   for (const std::string fault : kReceiptFaults) run(fault);
   for (const std::string fault : kResultFaults) run(fault);
@@ -81,7 +83,8 @@ void broadcast_hop(ScenarioContext& context) {
         with_fault(fault, {.rank = rank, .phase = "native-result", .op = "control.broadcast"},
                    {{"hop", "broadcast"}}),
         publish_and_recover(context.log()));
-    context.expect_failed({.kind = kind_of(fault), .phase = "native-result", .rank = rank});
+    context.expect_failed(
+        {.kind = kind_of(fault, context.spec().tp), .phase = "native-result", .rank = rank});
   };
   for (const std::string fault : kReceiptFaults) run(fault);
   for (const std::string fault : kResultFaults) run(fault);

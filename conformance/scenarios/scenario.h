@@ -48,12 +48,13 @@ class ScenarioContext {
   void expect_committed(std::int64_t version);
   struct Failure {
     ErrorKind kind = ErrorKind::kInternal;
-    std::string phase;    // exact
+    std::string phase;    // exact; empty: any
     int rank = -2;        // -2: any
     std::string subject;  // contained in the subject; empty: any
     std::string detail;   // contained in the detail; empty: any
   };
-  // Every (surviving) actor's last outcome is this failure, with the same record on all of them.
+  // Every (surviving) actor's last outcome is this failure, with the same record on all of them;
+  // each survivor of a lost peer says for itself where it noticed.
   void expect_failed(const Failure& failure, const std::vector<int>& except = {});
 
   const std::vector<std::string>& failures() const { return failures_; }

@@ -384,7 +384,10 @@ void SimWorld::harness_error(std::string detail) {
 RunResult SimWorld::run() {
   TPSYNC_ASSERT(!ran_);
   ran_ = true;
-  const StopReason reason = scheduler_.run();
+  StopReason reason = scheduler_.run();
+  // A process that was stopped and that nobody resumes would stay for ever. When all others are done,
+  // somebody ends it, as an operator would.
+  while (reason == StopReason::kStuck && kill_stopped()) reason = scheduler_.run();
   record_counters();
   RunResult result;
   if (!harness_error_.empty()) {
@@ -405,6 +408,16 @@ RunResult SimWorld::run() {
     result = {RunResult::Kind::kHang, "nobody can go on: " + who, 0};
   }
   return result;
+}
+
+bool SimWorld::kill_stopped() {
+  bool any = false;
+  for (std::size_t i = 0; i < processes_.size(); ++i) {
+    if (!processes_[i]->stopped()) continue;
+    kill(*processes_[i]);
+    any = true;
+  }
+  return any;
 }
 
 void SimWorld::record_counters() {

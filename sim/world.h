@@ -255,7 +255,8 @@ class SimWorld final {
   std::vector<std::unique_ptr<collective::ShardGroup>> make_shard_group(
       std::span<SimProcess* const> members);
 
-  // Runs until every process has ended or nobody can go on, then records the kernel's counters.
+  // Runs until every process has ended or nobody can go on, stopped processes being killed when only
+  // they are left; then records the kernel's counters.
   // Called once.
   RunResult run();
 
@@ -319,6 +320,7 @@ class SimWorld final {
   void unwind_fibers(SimProcess& process);
   void unwind_below(SimProcess& process, std::size_t count);  // the first `count`, the last first
   void record_counters();
+  bool kill_stopped();
 
   SimConfig config_;
   Pools& pools_;

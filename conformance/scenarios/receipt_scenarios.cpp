@@ -24,9 +24,11 @@ constexpr std::array kReceiptFaults = {"receipt.missing",
 constexpr std::array kResultFaults = {"result.status", "result.model_version",
                                       "result.prefix_cache_reset"};
 
-// A count of zero has the wrong form, all else is well-formed but not what is expected.
-ErrorKind kind_of(const std::string& fault) {
-  return fault == "receipt.resident_parameter_count" ? ErrorKind::kProtocol : ErrorKind::kMismatch;
+// A count of zero or a rank that there is not has the wrong form; all else is not what is expected.
+ErrorKind kind_of(const std::string& fault, int tp) {
+  const bool form =
+      fault == "receipt.resident_parameter_count" || (fault == "receipt.tp_rank" && tp == 1);
+  return form ? ErrorKind::kProtocol : ErrorKind::kMismatch;
 }
 
 bool needs_digest(const std::string& fault) { return fault == "receipt.digest"; }

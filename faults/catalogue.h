@@ -27,8 +27,8 @@ struct Operation {
   // The process at the other end, for operations of a channel between processes.
   std::string peer_role;
   int peer_rank = 0;
-  // Of copies, fills and host copies: every piece landed when its own stream was synchronized, and
-  // none before.
+  // Of copies, fills and host copies: every piece landed when its own stream was synchronized and
+  // none before, or nothing but the stream's own work happened until then.
   bool landed_at_sync = false;
   // Of the update's frames and of the worker's launch: tensors of default_expert() are in it.
   bool carries_expert = false;

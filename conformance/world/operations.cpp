@@ -80,10 +80,11 @@ std::map<std::uint64_t, std::uint32_t> end_owners(const sim::Trace& trace) {
   return owners;
 }
 
-// For each work item on a stream, whether every piece landed within its stream's next synchronize.
+// Whether a work item on a stream did what it would do if it were issued at its stream's next
+// synchronize: every piece landed within that, or nothing else happened in between.
 class Landings {
  public:
-  explicit Landings(const sim::Trace& trace) {
+  explicit Landings(const sim::Trace& trace) : trace_(trace) {
     for (std::size_t i = 0; i < trace.events.size(); ++i) {
       const Event& event = trace.events[i];
       if (is_kind(event, EventKind::kDeviceLanding)) {
@@ -101,10 +102,26 @@ class Landings {
     const auto syncs = syncs_.find(event.process);
     if (syncs == syncs_.end()) return false;
     const auto next = std::upper_bound(syncs->second.begin(), syncs->second.end(), index);
-    return next != syncs->second.end() && landing->second > *next;
+    if (next == syncs->second.end()) return false;
+    return landing->second > *next || !anything_between(event.process, index, *next);
   }
 
  private:
+  bool anything_between(std::uint32_t process, std::size_t begin, std::size_t end) const {
+    for (std::size_t i = begin + 1; i < end; ++i) {
+      const Event& event = trace_.events[i];
+      const bool own_work =
+          event.process == process &&
+          (is_kind(event, EventKind::kDeviceLanding) || is_kind(event, EventKind::kGroupEnter) ||
+           (is_kind(event, EventKind::kOp) &&
+            (faults::rules::is_stream_work(sim::to_string(static_cast<Op>(event.op))) ||
+             is_op(event, Op::kShardGather))));
+      if (!own_work) return true;
+    }
+    return false;
+  }
+
+  const sim::Trace& trace_;
   std::map<std::pair<std::uint32_t, std::uint64_t>, std::size_t> first_;
   std::map<std::uint32_t, std::vector<std::size_t>> syncs_;
 };

@@ -385,8 +385,8 @@ RunResult SimWorld::run() {
   TPSYNC_ASSERT(!ran_);
   ran_ = true;
   StopReason reason = scheduler_.run();
-  // A process that was stopped and that nobody resumes would stay for ever. When all others are done,
-  // somebody ends it, as an operator would.
+  // A process that was stopped and that nobody resumes would stay for ever. When all others are
+  // done, somebody ends it, as an operator would.
   while (reason == StopReason::kStuck && kill_stopped()) reason = scheduler_.run();
   record_counters();
   RunResult result;

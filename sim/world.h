@@ -255,9 +255,8 @@ class SimWorld final {
   std::vector<std::unique_ptr<collective::ShardGroup>> make_shard_group(
       std::span<SimProcess* const> members);
 
-  // Runs until every process has ended or nobody can go on, stopped processes being killed when only
-  // they are left; then records the kernel's counters.
-  // Called once.
+  // Runs until every process has ended or nobody can go on, stopped processes being killed when
+  // only they are left; then records the kernel's counters. Called once.
   RunResult run();
 
   // ---- acting on processes: one step of the world each, from anywhere ----

@@ -7,8 +7,6 @@
 
 #include <barrier>
 #include <map>
-#include <mutex>
-#include <thread>
 
 #include "tpsync/base/bytes.h"
 #include "tpsync/base/errors.h"
@@ -47,10 +45,12 @@ struct Meeting {
   struct Member {
     device::HostDevice* device = nullptr;
   };
-  explicit Meeting(int ranks) : members(static_cast<std::size_t>(ranks)), all(ranks) {}
+  explicit Meeting(int ranks)
+      : members(static_cast<std::size_t>(ranks)), all(ranks), one(threads.make_mutex()) {}
+  OsThreads threads;
   std::vector<Member> members;
   std::barrier<> all;
-  std::mutex one;
+  std::unique_ptr<Mutex> one;
 };
 
 class LocalShards final : public collective::ShardGroup {
@@ -62,13 +62,13 @@ class LocalShards final : public collective::ShardGroup {
                   std::span<const collective::GatherPart> parts) override {
     meeting_.all.arrive_and_wait();
     {
-      const std::scoped_lock lock(meeting_.one);
+      const MutexLock lock(*meeting_.one);
       copy_parts(stream, buffer, parts);
     }
     meeting_.all.arrive_and_wait();
   }
   void wait(device::StreamId stream, Deadline deadline, collective::ControlGroup&) override {
-    const std::scoped_lock lock(meeting_.one);
+    const MutexLock lock(*meeting_.one);
     meeting_.members[static_cast<std::size_t>(rank_)].device->synchronize(stream, deadline);
   }
   void abort() noexcept override {}
@@ -184,10 +184,12 @@ class Actors {
     for (std::size_t c = 0; c < chunks.size(); ++c) {
       for (auto& pass : passes) pass->prepare(c, 0);
       {
-        std::vector<std::jthread> ranks;
+        std::vector<std::unique_ptr<Thread>> ranks;
         for (auto& pass : passes) {
-          ranks.emplace_back([&] { pass->gather(c, 0, Deadline::never(), control_); });
+          ranks.push_back(
+              threads_.spawn("rank", [&] { pass->gather(c, 0, Deadline::never(), control_); }));
         }
+        for (const auto& rank : ranks) rank->join();
       }
       for (int r = 0; r < world(); ++r) {
         Worker& worker = workers[static_cast<std::size_t>(r)];

@@ -1,0 +1,159 @@
+#include "conformance/explore/explorer.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "conformance/scenarios/scripts.h"
+#include "conformance/scenarios/sequence_model.h"
+#include "conformance/world/operations.h"
+#include "faults/injector.h"
+
+namespace tpsync::conformance {
+namespace {
+
+WorldSpec tiny(int tp) {
+  return small_world(model::load_model_config(std::string(TPSYNC_SOURCE_DIR) +
+                                              "/conformance/models/tiny-tp4.json"),
+                     tp);
+}
+
+// A fault-free publication with its recovery script, as the explorer's twin runs it.
+void run_twin(SimRunner& runner, const WorldSpec& spec, sim::Policy policy) {
+  ActorLog log;
+  log.by_rank.resize(static_cast<std::size_t>(spec.actors));
+  SimOptions options;
+  options.policy = policy;
+  ASSERT_TRUE(runner.run(spec, options, publish_and_recover(log)).passed());
+}
+
+// The same trace but for what a rank's tokens and residents say, which are identities in phantom
+// worlds.
+sim::Trace masked(sim::Trace trace) {
+  for (sim::Event& event : trace.events) {
+    if (event.kind == static_cast<std::uint16_t>(judge::Record::kTokens)) event.c = 0;
+    if (event.kind == static_cast<std::uint16_t>(judge::Record::kResident)) event.b = 0;
+  }
+  return trace;
+}
+
+TEST(Phantom, GivesTheSameTraceAsBytesOnceTokenValuesAreMasked) {
+  for (const int tp : {1, 2, 4}) {
+    SimRunner runner;
+    WorldSpec spec = tiny(tp);
+    spec.sync.content_digest = false;
+    run_twin(runner, spec, sim::Policy::kSeeded);
+    sim::Trace bytes = masked(runner.trace());
+    spec.phantom = true;
+    run_twin(runner, spec, sim::Policy::kSeeded);
+    sim::Trace phantom = masked(runner.trace());
+    // A message that carries tokens differs by them: mask what depends on their values.
+    ASSERT_EQ(bytes.events.size(), phantom.events.size());
+    std::size_t different = 0;
+    for (std::size_t i = 0; i < bytes.events.size(); ++i) {
+      sim::Event a = bytes.events[i];
+      sim::Event b = phantom.events[i];
+      const bool moves_bytes = a.kind == static_cast<std::uint16_t>(sim::EventKind::kOp) &&
+                               (a.op == static_cast<std::uint16_t>(sim::Op::kChannelRead) ||
+                                a.op == static_cast<std::uint16_t>(sim::Op::kChannelWrite)) &&
+                               bytes.texts.at(a.phase) == "generate";
+      if (moves_bytes || (a.op == b.op && bytes.texts.at(a.phase).empty())) a.c = b.c;
+      if (a != b) ++different;
+    }
+    EXPECT_EQ(different, 0u) << "at TP " << tp;
+  }
+}
+
+TEST(SingleFaults, AreCountedAsTheTableAndTheFaultFreeTraceSay) {
+  SimRunner runner;
+  for (const int tp : {1, 2, 4}) {
+    const WorldSpec spec = tiny(tp);
+    run_twin(runner, spec, sim::Policy::kSeeded);
+    const auto operations = publication_operations(runner.trace(), spec);
+    std::uint64_t counted = 0;
+    std::set<std::string_view> kinds;
+    for (const faults::FaultKind& kind : faults::catalogue()) {
+      for (const faults::Arguments& arguments : kind.variants()) {
+        for (const faults::Operation& operation : operations) {
+          if (!kind.applies(operation, arguments)) continue;
+          ++counted;
+          kinds.insert(kind.name);
+        }
+      }
+    }
+    EXPECT_EQ(faults::enumerate(operations).size(), counted);
+    EXPECT_GE(counted, 900u) << "at TP " << tp;
+    EXPECT_EQ(kinds.contains("process.kill"), true);
+  }
+}
+
+TEST(SingleFaults, OfOneRankAreExploredWithoutAViolationAndAllTakeEffect) {
+  SimRunner runner;
+  const WorldSpec spec = tiny(1);
+  for (const sim::Policy policy :
+       {sim::Policy::kFirstReady, sim::Policy::kLastReady, sim::Policy::kSeeded}) {
+    ExploreOptions options;
+    options.policy = policy;
+    const ExploreReport report = explore_single(runner, spec, options);
+    EXPECT_EQ(report.runs, report.pairs);
+    EXPECT_EQ(report.violations, 0u);
+    EXPECT_EQ(report.ineffective, 0u);
+    for (const Finding& finding : report.findings) ADD_FAILURE() << finding.what;
+  }
+}
+
+TEST(SingleFaults, GiveTheSameCombinedHashInReverseAndInTwoShards) {
+  SimRunner runner;
+  const WorldSpec spec = tiny(1);
+  const ExploreReport whole = explore_single(runner, spec, {});
+  ExploreOptions reversed;
+  reversed.reverse = true;
+  EXPECT_EQ(explore_single(runner, spec, reversed).combined_hash, whole.combined_hash);
+  std::uint64_t sum = 0;
+  for (std::uint64_t shard = 0; shard < 2; ++shard) {
+    ExploreOptions options;
+    options.shard_index = shard;
+    options.shard_count = 2;
+    sum += explore_single(runner, spec, options).combined_hash;
+  }
+  EXPECT_EQ(sum, whole.combined_hash);
+}
+
+TEST(Operations, OfTheSimulatorAndOfFaultPlansHaveTheSameNames) {
+  std::set<std::string_view> simulated;
+  for (std::size_t i = 1; i < sim::kOpCount; ++i) {
+    simulated.insert(sim::to_string(static_cast<sim::Op>(i)));
+  }
+  for (const std::string_view name : faults::operation_names()) {
+    if (name != faults::kSourceBegin) EXPECT_TRUE(simulated.contains(name)) << name;
+  }
+}
+
+TEST(Deviation, AtOneChoiceGivesAnotherTrace) {
+  SimRunner runner;
+  const WorldSpec spec = tiny(2);
+  ActorLog log;
+  log.by_rank.resize(2);
+  const Run plain = runner.run(spec, {}, publish_once(log));
+  ASSERT_FALSE(runner.trace().choices.empty());
+  const std::uint64_t middle = runner.trace().choices.size() / 2;
+  const auto chosen = runner.trace().choices[middle].chosen;
+  SimOptions options;
+  options.deviations.push_back({middle, chosen == 0 ? 1U : 0U});
+  const Run deviated = runner.run(spec, options, publish_once(log));
+  EXPECT_TRUE(deviated.passed());
+  EXPECT_FALSE(plain.hash == deviated.hash);
+}
+
+TEST(Sequences, TableInTheReadmeIsTheOneThatIsChecked) {
+  std::ifstream stream(std::string(TPSYNC_SOURCE_DIR) + "/conformance/README.md");
+  const std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  EXPECT_NE(text.find(sequence_table()), std::string::npos)
+      << "put this between the sequence-table markers:\n"
+      << sequence_table();
+}
+
+}  // namespace
+}  // namespace tpsync::conformance

@@ -1,0 +1,254 @@
+// Every rank leaves a gate the same way: the first cause in rank order, a broken lockstep, or a
+// lost peer.
+#include "tpsync/sync/consensus.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/base/testing/fake_world.h"
+#include "core/sync/testing/thread_group.h"
+#include "tpsync/collective/forwarding_groups.h"
+
+namespace tpsync::sync {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::Each;
+using testing::Eq;
+using testing::Optional;
+
+constexpr Duration kControlTimeout = seconds(60);
+
+ErrorRecord error_of(ErrorKind kind, const std::string& subject,
+                     Remedy remedy = Remedy::kRebuildRuntime) {
+  ErrorRecord record;
+  record.kind = kind;
+  record.remedy = remedy;
+  record.subject = subject;
+  record.detail = "injected by the test";
+  return record;
+}
+
+using Reports = std::vector<std::optional<ErrorRecord>>;
+
+// One gate at which rank r reports reports[r].
+Reports agree(const Reports& reports, std::string_view phase = "native-transfer",
+              std::int64_t index = 3) {
+  return fakes::run_ranks(static_cast<int>(reports.size()),
+                          [&](std::unique_ptr<fakes::ThreadGroup> group) {
+                            tpsync::fakes::VirtualClock clock;
+                            tpsync::fakes::RecordingLog log;
+                            Consensus consensus(*group, clock, log, kControlTimeout);
+                            consensus.enter(phase, index);
+                            consensus.agree(reports[static_cast<std::size_t>(group->rank())]);
+                          });
+}
+
+TEST(Consensus, AGateWithoutFailuresLetsEveryRankThrough) {
+  EXPECT_THAT(agree(Reports(4)), Each(Eq(std::nullopt)));
+}
+
+TEST(Consensus, EveryRankThrowsTheFirstFailureInRankOrder) {
+  Reports reports(4);
+  reports[1] = error_of(ErrorKind::kDevice, "copy");
+  reports[3] = error_of(ErrorKind::kOutOfMemory, "buffer");
+  ErrorRecord expected = *reports[1];
+  expected.phase = "native-transfer-3";
+  expected.rank = 1;
+  EXPECT_THAT(agree(reports), Each(Optional(expected)));
+}
+
+TEST(Consensus, TheClassOfTheErrorIsKept) {
+  for (const Remedy remedy :
+       {Remedy::kFixInput, Remedy::kTryLater, Remedy::kRebuildRuntime, Remedy::kFixPeer}) {
+    Reports reports(2);
+    reports[1] = error_of(ErrorKind::kMismatch, "x", remedy);
+    for (const auto& outcome : agree(reports)) EXPECT_EQ(outcome->remedy, remedy);
+  }
+}
+
+TEST(Consensus, ARankThatGaveUpBecauseOfAPeerIsNeverTheCause) {
+  Reports reports(3);
+  reports[0] = error_of(ErrorKind::kPeerFailed, "gather");
+  reports[2] = error_of(ErrorKind::kTimeout, "gather");
+  for (const auto& outcome : agree(reports)) {
+    ASSERT_TRUE(outcome.has_value());
+    EXPECT_EQ(outcome->kind, ErrorKind::kTimeout);
+    EXPECT_EQ(outcome->rank, 2);
+  }
+}
+
+TEST(Consensus, WhereAllGaveUpTheFirstOfThemIsReported) {
+  Reports reports(3);
+  reports[1] = error_of(ErrorKind::kPeerFailed, "gather");
+  reports[2] = error_of(ErrorKind::kPeerFailed, "gather");
+  for (const auto& outcome : agree(reports)) {
+    ASSERT_TRUE(outcome.has_value());
+    EXPECT_EQ(outcome->kind, ErrorKind::kPeerFailed);
+    EXPECT_EQ(outcome->rank, 1);
+  }
+}
+
+TEST(Consensus, PhaseAndRankThatAnErrorBringsAreKept) {
+  Reports reports(2);
+  reports[0] = error_of(ErrorKind::kMismatch, "tensor");
+  reports[0]->phase = "native-materialize-4";
+  reports[0]->rank = 1;
+  EXPECT_THAT(agree(reports), Each(Optional(*reports[0])));
+}
+
+TEST(Consensus, OnlyChunkPhasesCarryTheirIndex) {
+  Reports reports(1);
+  reports[0] = error_of(ErrorKind::kDevice, "x");
+  EXPECT_EQ(agree(reports, "native-init", 0)[0]->phase, "native-init");
+  EXPECT_EQ(agree(reports, "native-materialize", 7)[0]->phase, "native-materialize-7");
+}
+
+// ---- lockstep
+
+Reports stand_at(const std::vector<std::pair<std::string_view, std::int64_t>>& gates) {
+  return fakes::run_ranks(static_cast<int>(gates.size()),
+                          [&](std::unique_ptr<fakes::ThreadGroup> group) {
+                            tpsync::fakes::VirtualClock clock;
+                            tpsync::fakes::RecordingLog log;
+                            Consensus consensus(*group, clock, log, kControlTimeout);
+                            const auto& gate = gates[static_cast<std::size_t>(group->rank())];
+                            consensus.enter(gate.first, gate.second);
+                            consensus.agree(std::nullopt);
+                          });
+}
+
+TEST(Consensus, RanksAtDifferentGatesBreakEverywhere) {
+  for (const auto& other : std::vector<std::pair<std::string_view, std::int64_t>>{
+           {"native-finish", 3}, {"native-transfer", 2}}) {
+    const Reports outcomes = stand_at({{"native-transfer", 3}, {"native-transfer", 3}, other});
+    for (std::size_t r = 0; r < outcomes.size(); ++r) {
+      ASSERT_TRUE(outcomes[r].has_value()) << r;
+      EXPECT_EQ(outcomes[r]->kind, ErrorKind::kProtocol);
+      EXPECT_EQ(outcomes[r]->remedy, Remedy::kFixPeer);
+      EXPECT_EQ(outcomes[r]->subject, "lockstep");
+      EXPECT_EQ(outcomes[r]->rank, r == 2 ? 0 : 2);
+    }
+    EXPECT_EQ(outcomes[0]->phase, "native-transfer-3");
+  }
+}
+
+// ---- a lost peer
+
+TEST(Consensus, ALostPeerIsReportedWithTheGatesPhase) {
+  const auto outcomes = fakes::run_ranks(3, [](std::unique_ptr<fakes::ThreadGroup> group) {
+    if (group->rank() == 1) return;  // leaves
+    tpsync::fakes::VirtualClock clock;
+    tpsync::fakes::RecordingLog log;
+    Consensus consensus(*group, clock, log, kControlTimeout);
+    consensus.enter("native-transfer", 3);
+    consensus.agree(std::nullopt);
+  });
+  EXPECT_EQ(outcomes[1], std::nullopt);
+  for (const int rank : {0, 2}) {
+    const auto& outcome = outcomes[static_cast<std::size_t>(rank)];
+    ASSERT_TRUE(outcome.has_value());
+    EXPECT_EQ(outcome->kind, ErrorKind::kPeerLost);
+    EXPECT_EQ(outcome->remedy, Remedy::kRebuildRuntime);
+    EXPECT_EQ(outcome->phase, "native-transfer-3");
+    EXPECT_EQ(outcome->rank, 1);
+  }
+}
+
+class LeavesBeforeTheReports final : public collective::ForwardingControlGroup {
+ public:
+  using ForwardingControlGroup::ForwardingControlGroup;
+  std::vector<ByteBuffer> all_gather(ByteView, Deadline) override {
+    leave();
+    throw_broken(ErrorKind::kIo, "", "ended by the test");
+  }
+};
+
+TEST(Consensus, APeerThatIsLostBetweenWordAndReportIsALostPeer) {
+  const auto outcomes = fakes::run_ranks(2, [](std::unique_ptr<fakes::ThreadGroup> group) {
+    tpsync::fakes::VirtualClock clock;
+    tpsync::fakes::RecordingLog log;
+    LeavesBeforeTheReports leaving(*group);
+    collective::ControlGroup& used =
+        group->rank() == 1 ? static_cast<collective::ControlGroup&>(leaving) : *group;
+    Consensus consensus(used, clock, log, kControlTimeout);
+    consensus.enter("native-finish", 0);
+    consensus.agree(error_of(ErrorKind::kRemote, "finish"));
+  });
+  ASSERT_TRUE(outcomes[0].has_value());
+  EXPECT_EQ(outcomes[0]->kind, ErrorKind::kPeerLost);
+  EXPECT_EQ(outcomes[0]->rank, 1);
+  EXPECT_EQ(outcomes[0]->phase, "native-finish");
+}
+
+TEST(Consensus, ALostPeerInAGatherOrBroadcastCarriesThePhaseToo) {
+  for (const bool broadcast : {false, true}) {
+    const auto outcomes = fakes::run_ranks(2, [&](std::unique_ptr<fakes::ThreadGroup> group) {
+      if (group->rank() == 0) return;
+      tpsync::fakes::VirtualClock clock;
+      tpsync::fakes::RecordingLog log;
+      Consensus consensus(*group, clock, log, kControlTimeout);
+      consensus.enter("native-result", 0);
+      ByteBuffer bytes;
+      if (broadcast) consensus.broadcast(bytes);
+      if (!broadcast) consensus.all_gather(bytes);
+    });
+    ASSERT_TRUE(outcomes[1].has_value());
+    EXPECT_EQ(outcomes[1]->kind, ErrorKind::kPeerLost);
+    EXPECT_EQ(outcomes[1]->phase, "native-result");
+  }
+}
+
+// ---- waits
+
+std::vector<Duration> waits_of(const std::optional<ErrorRecord>& local, Duration timeout) {
+  fakes::Board board(1);
+  fakes::ThreadGroup group(board, 0, 1);
+  tpsync::fakes::VirtualClock clock;
+  tpsync::fakes::RecordingLog log;
+  Consensus consensus(group, clock, log, timeout);
+  consensus.enter("native-init", 0);
+  try {
+    consensus.agree(local);
+  } catch (const Error&) {
+    EXPECT_TRUE(local.has_value());
+  }
+  std::vector<Duration> waits;
+  for (const Deadline deadline : group.deadlines) waits.push_back(deadline.time() - clock.now());
+  return waits;
+}
+
+TEST(Consensus, AGateWaitsForTheControlTimeout) {
+  EXPECT_THAT(waits_of(std::nullopt, kControlTimeout), testing::ElementsAre(kControlTimeout));
+  EXPECT_THAT(waits_of(error_of(ErrorKind::kDevice, "x"), kControlTimeout),
+              testing::ElementsAre(kControlTimeout, kControlTimeout));
+}
+
+TEST(Consensus, AfterALocalTimeoutTheWaitIsAShortGrace) {
+  const auto timeout = error_of(ErrorKind::kTimeout, "update");
+  EXPECT_THAT(waits_of(timeout, kControlTimeout),
+              testing::ElementsAre(milliseconds(250), milliseconds(250)));
+  EXPECT_THAT(waits_of(timeout, milliseconds(20)),
+              testing::ElementsAre(milliseconds(20), milliseconds(20)));
+}
+
+TEST(Consensus, BroadcastAndGatherGiveEveryRankTheSame) {
+  const auto outcomes = fakes::run_ranks(3, [](std::unique_ptr<fakes::ThreadGroup> group) {
+    tpsync::fakes::VirtualClock clock;
+    tpsync::fakes::RecordingLog log;
+    Consensus consensus(*group, clock, log, kControlTimeout);
+    consensus.enter("publication-id", 0);
+    const auto own = static_cast<std::byte>(group->rank());
+    ByteBuffer bytes(2, own);
+    consensus.broadcast(bytes);
+    EXPECT_EQ(bytes, ByteBuffer(2, std::byte{0}));
+    const auto gathered = consensus.all_gather(std::span(&own, 1));
+    ASSERT_EQ(gathered.size(), 3u);
+    for (std::size_t r = 0; r < 3; ++r) EXPECT_EQ(gathered[r], ByteBuffer(1, std::byte(r)));
+  });
+  EXPECT_THAT(outcomes, Each(Eq(std::nullopt)));
+}
+
+}  // namespace
+}  // namespace tpsync::sync

@@ -55,11 +55,12 @@ RankMajorChunk rank_major_pieces(std::span<const wire::TensorRecord> tensors, co
 
 void check_source_layout(std::span<const wire::TensorRecord> tensors,
                          const wire::SourceLayout& source) {
-  const std::uint64_t stride = source.world + 1;
-  if (source.world == 0 || source.row_bounds.size() % stride != 0 ||
-      source.row_bounds.size() / stride != tensors.size()) {
+  const std::uint64_t bounds_count = source.row_bounds.size();
+  const std::uint64_t stride = source.world + 1;  // looked at only where it did not wrap
+  if (source.world == 0 || source.world >= bounds_count || bounds_count % stride != 0 ||
+      bounds_count / stride != tensors.size()) {
     throw_violation(ErrorKind::kProtocol, "source_layout",
-                    "has " + std::to_string(source.row_bounds.size()) + " bounds for " +
+                    "has " + std::to_string(bounds_count) + " bounds for " +
                         std::to_string(tensors.size()) + " tensors and " +
                         std::to_string(source.world) + " actors");
   }

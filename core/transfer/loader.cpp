@@ -12,14 +12,15 @@ namespace tpsync::transfer {
 
 namespace {
 
-// The record that the update announces; its numel follows from its shape. An unknown dtype stays as
-// it was spelled.
+// The record that the update announces; its numel follows from its shape. What is no bare dtype
+// name is quoted, and so equals no planned one.
 wire::TensorRecord received_record(wire::UpdateRequest& update, std::uint64_t i) {
   wire::TensorRecord record;
   record.name = std::move(update.names[i]);
   record.shape = std::move(update.shapes[i]);
   const auto dtype = dtype_from_bare(update.dtype_names[i]);
-  record.dtype = dtype ? torch_name(*dtype) : update.dtype_names[i];
+  record.dtype =
+      dtype ? std::string(torch_name(*dtype)) : '"' + std::move(update.dtype_names[i]) + '"';
   record.numel = 1;
   for (const std::int64_t dim : record.shape) record.numel *= static_cast<std::uint64_t>(dim);
   record.nbytes = update.tensor_sizes[i];
@@ -57,7 +58,8 @@ void WeightLoader::begin(const wire::StartRequest& start, Deadline deadline) {
   const bool rank_major = start.layout == wire::Layout::kRankMajor;
   if (!prepared_ || prepared_->counts != start.chunk_tensor_counts ||
       prepared_->layout != start.layout ||
-      (rank_major && prepared_->source != start.source_layout)) {
+      (rank_major && prepared_->source != start.source_layout) ||
+      (start.content_digest && !prepared_->digests)) {
     auto chunks = chunks_from_counts(plan_.tensors, start.chunk_tensor_counts);
     if (rank_major) {
       if (!start.source_layout) {
@@ -89,7 +91,7 @@ void WeightLoader::prepare(const wire::StartRequest& start, std::vector<Chunk> c
   auto prepared = std::make_unique<Prepared>();
   prepared->counts = start.chunk_tensor_counts;
   prepared->layout = start.layout;
-  prepared->source = start.source_layout;
+  if (start.layout == wire::Layout::kRankMajor) prepared->source = start.source_layout;
   prepared->chunks = std::move(chunks);
   const wire::SourceLayout* source = prepared->source.has_value() ? &*prepared->source : nullptr;
   const CopyPlan plan =

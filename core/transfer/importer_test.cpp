@@ -1,0 +1,140 @@
+// The importer over a host device: one import per export, and nothing open after a failure.
+#include "tpsync/transfer/importer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "core/base/testing/fake_world.h"
+#include "tpsync/device/forwarding_device.h"
+#include "tpsync/device/host_device.h"
+
+namespace tpsync::transfer {
+namespace {
+
+using fakes::failure_of;
+using testing::HasSubstr;
+
+class CountingDevice final : public device::ForwardingDevice {
+ public:
+  using ForwardingDevice::ForwardingDevice;
+  device::ImportedRegion import_region(ByteView handle) override {
+    ++imports;
+    return ForwardingDevice::import_region(handle);
+  }
+  void close_import(device::RegionId region) noexcept override {
+    ++closes;
+    ForwardingDevice::close_import(region);
+  }
+  int imports = 0;
+  int closes = 0;
+};
+
+class ImporterTest : public testing::Test {
+ protected:
+  ImporterTest() {
+    memory_.add_device("gpu-0", 4096);
+    memory_.add_device("gpu-1", 4096);
+    actor_.emplace(memory_, device::HostDeviceOptions{"gpu-0", device::Landing::kAtLaunch});
+    foreign_.emplace(memory_, device::HostDeviceOptions{"gpu-1", device::Landing::kAtLaunch});
+    worker_.emplace(memory_, device::HostDeviceOptions{"gpu-0", device::Landing::kAtLaunch});
+  }
+  static wire::HandleMap exported(device::Device& device, std::uint64_t bytes,
+                                  const std::string& named) {
+    const auto region =
+        device.allocate({.bytes = bytes, .kind = device::RegionKind::kExportable, .tag = {}});
+    wire::HandleMap handles;
+    handles.entries.emplace_back(named, device.export_region(region));
+    return handles;
+  }
+  ErrorRecord refusal(const wire::HandleMap& handles, std::uint64_t bytes) {
+    const ErrorRecord record = failure_of([&] { importer_.open(handles, bytes); });
+    EXPECT_EQ(memory_.open_imports(), 0u);
+    EXPECT_EQ(importer_.release(), 0u);
+    return record;
+  }
+
+  OsThreads threads_;
+  device::HostMemory memory_{threads_};
+  std::optional<device::HostDevice> actor_, foreign_, worker_;
+  CountingDevice counted_{*worker_};
+  Importer importer_{counted_};
+};
+
+TEST_F(ImporterTest, TheSameHandleIsOpenedOnceAndReleasedOnce) {
+  const wire::HandleMap handles = exported(*actor_, 64, "gpu-0");
+  const device::RegionId region = importer_.open(handles, 64);
+  EXPECT_EQ(importer_.open(handles, 10), region);
+  EXPECT_EQ(counted_.imports, 1);
+  EXPECT_EQ(importer_.release(), 1u);
+  EXPECT_EQ(importer_.release(), 0u);
+  EXPECT_EQ(counted_.closes, 1);
+  EXPECT_EQ(memory_.open_imports(), 0u);
+}
+
+TEST_F(ImporterTest, OtherBytesCloseTheOldMappingFirst) {
+  importer_.open(exported(*actor_, 64, "gpu-0"), 64);
+  importer_.open(exported(*actor_, 128, "gpu-0"), 128);
+  EXPECT_EQ(counted_.imports, 2);
+  EXPECT_EQ(counted_.closes, 1);
+  EXPECT_EQ(memory_.open_imports(), 1u);
+  EXPECT_EQ(importer_.release(), 1u);
+}
+
+TEST_F(ImporterTest, AfterAReleaseTheSameBytesAreOpenedAnew) {
+  const wire::HandleMap handles = exported(*actor_, 64, "gpu-0");
+  importer_.open(handles, 64);
+  importer_.release();
+  importer_.open(handles, 64);
+  EXPECT_EQ(counted_.imports, 2);
+}
+
+TEST_F(ImporterTest, AMissingHandleListsTheDevicesThatHaveOne) {
+  wire::HandleMap handles = exported(*foreign_, 64, "gpu-1");
+  handles.entries.emplace_back("gpu-2", ByteBuffer(4));
+  const ErrorRecord record = refusal(handles, 64);
+  EXPECT_EQ(record.kind, ErrorKind::kMismatch);
+  EXPECT_EQ(record.remedy, Remedy::kFixPeer);
+  EXPECT_EQ(record.subject, "gpu-0");
+  EXPECT_THAT(record.detail, HasSubstr("gpu-1, gpu-2"));
+  EXPECT_EQ(counted_.imports, 0);
+}
+
+TEST_F(ImporterTest, MemoryOfAnotherDeviceIsClosedAgainAndRefused) {
+  const ErrorRecord record = refusal(exported(*foreign_, 64, "gpu-0"), 64);
+  EXPECT_EQ(record.kind, ErrorKind::kMismatch);
+  EXPECT_EQ(record.remedy, Remedy::kFixPeer);
+  EXPECT_EQ(record.subject, "gpu-0");
+  EXPECT_THAT(record.detail, HasSubstr("gpu-1"));
+  EXPECT_EQ(counted_.closes, 1);
+}
+
+TEST_F(ImporterTest, AnExportThatIsTooSmallIsRefusedAlsoWhenItIsOpenAlready) {
+  const wire::HandleMap handles = exported(*actor_, 64, "gpu-0");
+  const ErrorRecord record = refusal(handles, 65);
+  EXPECT_EQ(record.kind, ErrorKind::kMismatch);
+  EXPECT_EQ(record.subject, "gpu-0");
+  EXPECT_EQ(record.detail, "the export has 64 bytes, the publication needs 65");
+  importer_.open(handles, 64);
+  refusal(handles, 65);
+}
+
+TEST_F(ImporterTest, AnExportThatIsGoneCannotBeOpened) {
+  const wire::HandleMap handles = exported(*actor_, 64, "gpu-0");
+  actor_.reset();
+  const ErrorRecord record = refusal(handles, 64);
+  EXPECT_EQ(record.kind, ErrorKind::kIpc);
+  EXPECT_EQ(record.remedy, Remedy::kRebuildRuntime);
+}
+
+TEST_F(ImporterTest, BytesThatAreNoHandleAreAViolation) {
+  wire::HandleMap handles;
+  handles.entries.emplace_back("gpu-0", ByteBuffer(3, std::byte{1}));
+  const ErrorRecord record = refusal(handles, 1);
+  EXPECT_EQ(record.kind, ErrorKind::kProtocol);
+  EXPECT_EQ(record.remedy, Remedy::kFixPeer);
+}
+
+}  // namespace
+}  // namespace tpsync::transfer

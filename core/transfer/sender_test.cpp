@@ -1,0 +1,289 @@
+// The sender's order of agreements, groups and updates, what it refuses to emit, and the merge of
+// handles.
+#include "tpsync/transfer/sender.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "core/base/testing/fake_world.h"
+#include "core/transfer/testing/recording_gates.h"
+#include "tpsync/device/host_device.h"
+
+namespace tpsync::transfer {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using tpsync::fakes::failure_of;
+
+// ---- merge_handles
+
+wire::HandleMap handle_of(const std::string& uuid, int value) {
+  wire::HandleMap handles;
+  handles.entries.emplace_back(uuid, ByteBuffer(1, std::byte(value)));
+  return handles;
+}
+
+const std::vector<std::string> kUuids = {"gpu-b", "gpu-a", "gpu-c"};
+
+ErrorRecord merge_refusal(const std::vector<wire::HandleMap>& gathered) {
+  const ErrorRecord record = failure_of([&] { merge_handles(kUuids, gathered); });
+  EXPECT_EQ(record.kind, ErrorKind::kMismatch);
+  EXPECT_EQ(record.remedy, Remedy::kFixPeer);
+  return record;
+}
+
+TEST(MergeHandles, GivesOneEntryPerDeviceInOrderOfUuid) {
+  const auto merged = merge_handles(
+      kUuids, std::vector{handle_of("gpu-b", 0), handle_of("gpu-a", 1), handle_of("gpu-c", 2)});
+  ASSERT_EQ(merged.entries.size(), 3u);
+  EXPECT_EQ(merged.entries[0].first, "gpu-a");
+  EXPECT_EQ(merged.entries[1].first, "gpu-b");
+  EXPECT_EQ(merged.entries[2].first, "gpu-c");
+  EXPECT_EQ(merged.find("gpu-b")->at(0), std::byte{0});
+}
+
+TEST(MergeHandles, AMissingDeviceNamesTheRankWhoseWorkerHasNone) {
+  const ErrorRecord record = merge_refusal({handle_of("gpu-b", 0), {}, handle_of("gpu-c", 2)});
+  EXPECT_EQ(record.rank, 1);
+  EXPECT_EQ(record.subject, "gpu-a");
+  EXPECT_THAT(record.detail, HasSubstr("no rank exported"));
+}
+
+TEST(MergeHandles, AForeignDeviceNamesItsContributor) {
+  const ErrorRecord record =
+      merge_refusal({handle_of("gpu-b", 0), handle_of("gpu-a", 1), handle_of("gpu-x", 2)});
+  EXPECT_EQ(record.rank, 2);
+  EXPECT_EQ(record.subject, "gpu-x");
+  EXPECT_THAT(record.detail, HasSubstr("no worker runs"));
+}
+
+TEST(MergeHandles, ADuplicateNamesTheSecondContributor) {
+  const ErrorRecord record =
+      merge_refusal({handle_of("gpu-b", 0), handle_of("gpu-b", 1), handle_of("gpu-c", 2)});
+  EXPECT_EQ(record.rank, 1);
+  EXPECT_EQ(record.subject, "gpu-b");
+  EXPECT_THAT(record.detail, HasSubstr("two ranks exported"));
+}
+
+TEST(MergeHandles, TheSameDeviceTwiceFromOneRankIsADuplicateToo) {
+  wire::HandleMap twice = handle_of("gpu-b", 0);
+  twice.entries.push_back(twice.entries.front());
+  EXPECT_EQ(merge_refusal({twice, handle_of("gpu-a", 1), handle_of("gpu-c", 2)}).rank, 0);
+}
+
+// ---- Sender
+
+wire::TensorRecord tensor(const std::string& name) { return {name, {4}, "torch.bfloat16", 4, 8}; }
+
+class SenderTest : public testing::Test, public UpdateSink {
+ protected:
+  SenderTest() {
+    memory_.add_device("gpu-0", 4096);
+    device_.emplace(memory_, device::HostDeviceOptions{"gpu-0", device::Landing::kAtLaunch});
+    source_.groups = 1;
+  }
+  void update(const wire::EncodedUpdate&, std::uint64_t chunk, const wire::HandleMap&) override {
+    steps_.push_back("update " + std::to_string(chunk));
+    if (steps_.back() == failing_update_) {
+      throw_violation(ErrorKind::kRemote, steps_.back(), "injected by the test");
+    }
+  }
+  void make(bool digest = false) {
+    sender_.emplace(*device_, source_, gates_, log_, this, expected_, chunks_, &updates_,
+                    SenderOptions{kBucket, wire::Layout::kCompact, digest});
+  }
+  void open() { sender_->open(uuids_); }
+  std::string fingerprint() const { return wire::build_manifest(expected_).fingerprint; }
+  std::vector<std::string> steps() { return std::exchange(steps_, {}); }
+  std::uint64_t free_bytes() { return device_->memory().free_bytes; }
+
+  static constexpr std::uint64_t kBucket = 16;
+  const std::vector<std::string> uuids_ = {"gpu-0"};
+  const std::vector<wire::TensorRecord> expected_ = {tensor("a"), tensor("b"), tensor("c")};
+  const std::vector<Chunk> chunks_ = plan_chunks(expected_, kBucket);
+  const UpdatePlan updates_{expected_, chunks_};
+  std::vector<std::string> steps_;
+  std::string failing_update_;
+  fakes::RecordingGates gates_{steps_};
+  fakes::ScriptedSource source_{expected_, steps_};
+  tpsync::fakes::RecordingLog log_;
+  OsThreads threads_;
+  device::HostMemory memory_{threads_};
+  std::optional<device::HostDevice> device_;
+  std::optional<Sender> sender_;
+};
+
+TEST_F(SenderTest, OneAgreementStandsBeforeEachGroupAndOneAfterEachTransfer) {
+  make();
+  open();
+  sender_->send();
+  sender_->verify_source(fingerprint());
+  EXPECT_THAT(steps(), ElementsAre("begin", "prepare 0.0", "agree native-buffer-allocation-0",
+                                   "gather of native-buffer-allocation-0",                //
+                                   "gather 0.0", "agree native-materialize-0",            //
+                                   "update 0", "prepare 1.0", "agree native-transfer-0",  //
+                                   "gather 1.0", "agree native-materialize-1",            //
+                                   "update 1", "agree native-transfer-1",                 //
+                                   "agree native-source-verify-0"));
+}
+
+TEST_F(SenderTest, EveryFurtherGroupOfAChunkHasAnAgreementBeforeIt) {
+  source_.groups = 3;
+  make();
+  open();
+  steps();
+  sender_->send();
+  EXPECT_THAT(steps(), ElementsAre("gather 0.0", "prepare 0.1", "agree native-materialize-0",  //
+                                   "gather 0.1", "prepare 0.2", "agree native-materialize-0",  //
+                                   "gather 0.2", "agree native-materialize-0",                 //
+                                   "update 0", "prepare 1.0", "agree native-transfer-0",       //
+                                   "gather 1.0", "prepare 1.1", "agree native-materialize-1",  //
+                                   "gather 1.1", "prepare 1.2", "agree native-materialize-1",  //
+                                   "gather 1.2", "agree native-materialize-1", "update 1",     //
+                                   "agree native-transfer-1"));
+}
+
+TEST_F(SenderTest, AFailedGatherIsAgreedOnBeforeAnyUpdateAndRaisesTheAlarm) {
+  source_.failing_step = "gather 0.0";
+  make();
+  open();
+  steps();
+  const ErrorRecord record = failure_of([&] { sender_->send(); });
+  EXPECT_EQ(record.kind, ErrorKind::kDevice);
+  EXPECT_THAT(steps(), ElementsAre("gather 0.0", "agree native-materialize-0"));
+  EXPECT_EQ(gates_.group().alarms, 1);
+  sender_->release(Deadline::never());
+}
+
+TEST_F(SenderTest, AFailedPreparationIsReportedUnderTheChunkItBelongsTo) {
+  source_.failing_step = "prepare 1.0";
+  make();
+  open();
+  const ErrorRecord record = failure_of([&] { sender_->send(); });
+  EXPECT_EQ(record.phase, "native-materialize-1");
+  EXPECT_EQ(steps().back(), "agree native-transfer-0");
+  sender_->release(Deadline::never());
+}
+
+TEST_F(SenderTest, AFailedUpdatePreparesNothingMore) {
+  failing_update_ = "update 0";
+  make();
+  open();
+  steps();
+  EXPECT_EQ(failure_of([&] { sender_->send(); }).kind, ErrorKind::kRemote);
+  EXPECT_THAT(steps(), ElementsAre("gather 0.0", "agree native-materialize-0", "update 0",
+                                   "agree native-transfer-0"));
+  sender_->release(Deadline::never());
+}
+
+TEST_F(SenderTest, ABufferThatCannotBeAllocatedIsAgreedOnUnderItsPhase) {
+  const auto other = device::allocate(*device_, {.bytes = 4090, .kind = {}, .tag = {}});
+  make();
+  EXPECT_EQ(failure_of([&] { open(); }).kind, ErrorKind::kOutOfMemory);
+  EXPECT_THAT(steps(), ElementsAre("agree native-buffer-allocation-0"));
+}
+
+TEST_F(SenderTest, AnExportForAnotherDeviceThanTheWorkersIsRefused) {
+  make();
+  const std::vector<std::string> uuids = {"gpu-7"};
+  const ErrorRecord record = failure_of([&] { sender_->open(uuids); });
+  EXPECT_EQ(record.kind, ErrorKind::kMismatch);
+  EXPECT_EQ(record.subject, "gpu-0");
+  sender_->release(Deadline::never());
+}
+
+TEST_F(SenderTest, WhatIsEmittedMustBeThePlan) {
+  const auto refused = [&](const std::function<void()>& edit) {
+    source_.tensors = expected_;
+    source_.extra = 0;
+    edit();
+    make();
+    const ErrorRecord record = failure_of([&] {
+      open();
+      sender_->send();
+    });
+    sender_->release(Deadline::never());
+    EXPECT_EQ(record.kind, ErrorKind::kMismatch);
+    EXPECT_EQ(record.remedy, Remedy::kFixPeer);
+    EXPECT_EQ(record.phase, "native-materialize-1");
+    return record;
+  };
+  const ErrorRecord missing = refused([&] { source_.tensors.pop_back(); });
+  EXPECT_EQ(missing.subject, "c");
+  EXPECT_THAT(missing.detail, HasSubstr("the source ended"));
+  const ErrorRecord other = refused([&] { source_.tensors[2].name = "x"; });
+  EXPECT_EQ(other.subject, "c");
+  EXPECT_EQ(other.detail, "is due, the source emitted x");
+  const ErrorRecord shape = refused([&] { source_.tensors[2].shape = {2, 2}; });
+  EXPECT_EQ(shape.subject, "c");
+  EXPECT_THAT(shape.detail, HasSubstr("another shape"));
+  const ErrorRecord more = refused([&] {
+    source_.tensors.push_back(tensor("d"));
+    source_.extra = 1;
+  });
+  EXPECT_EQ(more.subject, "d");
+  EXPECT_EQ(more.detail, "was emitted beyond its chunk");
+}
+
+TEST_F(SenderTest, ASourceWithMoreToGiveAndAnotherFingerprintFailTheVerification) {
+  const auto refused = [&](const std::string& fingerprint) {
+    const ErrorRecord record = failure_of([&] { sender_->verify_source(fingerprint); });
+    EXPECT_EQ(record.kind, ErrorKind::kMismatch);
+    EXPECT_EQ(record.remedy, Remedy::kFixPeer);
+    return record.subject;
+  };
+  make();
+  open();
+  sender_->send();
+  EXPECT_EQ(refused(std::string(64, '0')), "manifest");
+  source_.has_more = true;
+  EXPECT_EQ(refused(fingerprint()), "source");
+  sender_->release(Deadline::never());
+}
+
+TEST_F(SenderTest, TheDigestHasOneSumPerTensorOrIsRefused) {
+  source_.sums = {5, 6};
+  make(/*digest=*/true);
+  open();
+  sender_->send();
+  EXPECT_EQ(failure_of([&] { sender_->verify_source(fingerprint()); }).subject, "digest");
+  source_.sums = {5, 6, 7};
+  const wire::ExpectedDigest digest = sender_->verify_source(fingerprint());
+  ASSERT_EQ(digest.tensors.size(), 3u);
+  EXPECT_EQ(digest.tensors[2].rows, 4u);
+  EXPECT_EQ(digest.tensors[2].cols, 1u);
+  EXPECT_EQ(digest.tensors[2].sum, 7u);
+  sender_->release(Deadline::never());
+}
+
+TEST_F(SenderTest, TheBufferIsFreedByReleaseAndKeptWithoutIt) {
+  const std::uint64_t before = free_bytes();
+  make();
+  open();
+  EXPECT_EQ(memory_.live_exports(), 1u);
+  sender_->release(Deadline::never());
+  EXPECT_EQ(free_bytes(), before);
+  EXPECT_EQ(memory_.live_exports(), 0u);
+  sender_.reset();
+  EXPECT_EQ(log_.find(LogEvent::kExportLeaked), nullptr);
+  make();
+  open();
+  sender_.reset();  // a worker may still have it open
+  EXPECT_EQ(memory_.live_exports(), 1u);
+  EXPECT_EQ(free_bytes(), before - kBucket);
+  EXPECT_NE(log_.find(LogEvent::kExportLeaked), nullptr);
+}
+
+TEST_F(SenderTest, WorkThatDoesNotDrainKeepsTheBuffer) {
+  source_.drains = false;
+  make();
+  open();
+  sender_->release(Deadline::never());
+  EXPECT_EQ(memory_.live_exports(), 1u);
+}
+
+}  // namespace
+}  // namespace tpsync::transfer

@@ -3,6 +3,7 @@
 // waited for: a round ends because all came, or because one left.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -86,12 +87,16 @@ class ThreadGroup final : public collective::ControlGroup {
   std::optional<int> lost_peer() override { return std::nullopt; }
   void raise_alarm() noexcept override {}
   std::optional<int> alarm() override { return std::nullopt; }
-  void leave() noexcept override { board_.leave(static_cast<std::size_t>(rank_)); }
+  void leave() noexcept override {
+    left_ = true;
+    board_.leave(static_cast<std::size_t>(rank_));
+  }
 
   std::vector<Deadline> deadlines;  // of every collective call
 
  private:
   std::vector<ByteBuffer> meet(ByteView bytes, Deadline deadline) {
+    if (left_) throw_broken(ErrorKind::kInvalidState, "group", "was left");
     deadlines.push_back(deadline);
     return board_.meet(static_cast<std::size_t>(rank_), round_++, bytes);
   }
@@ -100,6 +105,7 @@ class ThreadGroup final : public collective::ControlGroup {
   int rank_;
   int size_;
   std::size_t round_ = 0;
+  bool left_ = false;
 };
 
 // Runs `body` once per rank, each on a thread of its own, and returns what each threw. A rank that

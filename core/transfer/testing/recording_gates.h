@@ -1,6 +1,10 @@
 // Gates of a group of one, which write down what the sender does between them.
 #pragma once
 
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -69,7 +73,8 @@ class ScriptedSource final : public WeightSource {
   std::uint64_t extra = 0;  // tensors that are emitted with the last chunk beyond it
   bool has_more = false;    // what exhausted() denies
   bool is_usable = true;
-  bool drains = true;        // what quiesce() answers
+  bool drains = true;  // what quiesce() answers
+  std::function<void()> before_begin;
   std::string failing_step;  // "prepare 1.0" throws
   std::vector<std::uint64_t> sums;
 
@@ -77,6 +82,7 @@ class ScriptedSource final : public WeightSource {
   const wire::SourceLayout& layout() override { return layout_; }
   bool usable() const noexcept override { return is_usable; }
   std::unique_ptr<WeightPass> begin(const PassTarget& target) override {
+    if (before_begin) before_begin();
     step("begin");
     return std::make_unique<Pass>(*this, target);
   }

@@ -24,7 +24,7 @@ struct HashFlags {
   bool lines = false;
   bool reverse = false;
   std::uint64_t plans = 1000;
-  std::string shard = "1/1";
+  std::string shard = "0/1";
 };
 
 struct Shard {
@@ -37,10 +37,10 @@ Shard parse_shard(const std::string& text) {
   unsigned long long count = 0;
   char end = 0;
   if (std::sscanf(text.c_str(), "%llu/%llu%c", &index, &count, &end) != 2 || count == 0 ||
-      index == 0 || index > count) {
-    throw UsageError{"--shard: \"" + text + "\" is no shard; use I/N with I from 1 to N"};
+      index >= count) {
+    throw UsageError{"--shard: \"" + text + "\" is no shard; use I/N with I from 0 to N - 1"};
   }
-  return {index - 1, count};
+  return {index, count};
 }
 
 class Hasher {

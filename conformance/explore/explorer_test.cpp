@@ -136,13 +136,13 @@ TEST(Deviation, AtOneChoiceGivesAnotherTrace) {
   const WorldSpec spec = tiny(2);
   ActorLog log;
   log.by_rank.resize(2);
-  const Run plain = runner.run(spec, {}, publish_once(log));
+  const auto plain = runner.run(spec, {}, publish_once(log));
   ASSERT_FALSE(runner.trace().choices.empty());
   const std::uint64_t middle = runner.trace().choices.size() / 2;
   const auto chosen = runner.trace().choices[middle].chosen;
   SimOptions options;
   options.deviations.push_back({middle, chosen == 0 ? 1U : 0U});
-  const Run deviated = runner.run(spec, options, publish_once(log));
+  const auto deviated = runner.run(spec, options, publish_once(log));
   EXPECT_TRUE(deviated.passed());
   EXPECT_FALSE(plain.hash == deviated.hash);
 }

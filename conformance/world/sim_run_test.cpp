@@ -18,7 +18,7 @@ TEST(SimRun, APublicationCommitsAtTp1Tp2AndTp4) {
   for (const int tp : {1, 2, 4}) {
     std::vector<std::int64_t> versions(static_cast<std::size_t>(tp), 0);
     const WorldSpec spec = tiny(tp);
-    const Run run = runner.run(spec, {}, [&](Actor& actor) {
+    const auto run = runner.run(spec, {}, [&](Actor& actor) {
       ASSERT_TRUE(actor.start_engine().ok());
       const Outcome setup = actor.setup();
       ASSERT_TRUE(setup.ok()) << to_text(*setup.error);
@@ -33,8 +33,6 @@ TEST(SimRun, APublicationCommitsAtTp1Tp2AndTp4) {
     EXPECT_EQ(run.end.kind, sim::RunResult::Kind::kFinished) << run.end.detail;
     EXPECT_EQ(versions, std::vector<std::int64_t>(static_cast<std::size_t>(tp), 1));
     EXPECT_TRUE(run.judgement.ok()) << run.judgement.text();
-    std::printf("tp%d events %zu choices %zu\n", tp, runner.trace().events.size(),
-                runner.trace().choices.size());
   }
 }
 

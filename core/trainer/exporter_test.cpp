@@ -184,12 +184,12 @@ class Actors {
     for (std::size_t c = 0; c < chunks.size(); ++c) {
       for (auto& pass : passes) pass->prepare(c, 0);
       {
-        std::vector<std::unique_ptr<Thread>> ranks;
+        std::vector<std::unique_ptr<Thread>> running;
         for (auto& pass : passes) {
-          ranks.push_back(
+          running.push_back(
               threads_.spawn("rank", [&] { pass->gather(c, 0, Deadline::never(), control_); }));
         }
-        for (const auto& rank : ranks) rank->join();
+        for (const auto& rank : running) rank->join();
       }
       for (int r = 0; r < world(); ++r) {
         Worker& worker = workers[static_cast<std::size_t>(r)];

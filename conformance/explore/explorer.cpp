@@ -142,8 +142,10 @@ class Explorer {
     if (fresh) {
       WorldSpec spec = spec_;
       spec.base_version = highest;
+      const std::uint64_t hash = report_.combined_hash;
       const Run run = run_world(spec, {});
-      --report_.runs;  // shared by all that need it
+      --report_.runs;  // shared by all that need it, and no part of any pair's identity
+      report_.combined_hash = hash;
       if (!run.passed()) {
         entry->second = run.end.detail + run.judgement.text();
       } else if (!log_.by_rank[0].front().ok() || log_.by_rank[0].front().version <= highest) {

@@ -49,18 +49,32 @@ TEST(Phantom, GivesTheSameTraceAsBytesOnceTokenValuesAreMasked) {
     spec.phantom = true;
     run_twin(runner, spec, sim::Policy::kSeeded);
     sim::Trace phantom = masked(runner.trace());
-    // A message that carries tokens differs by them: mask what depends on their values.
     ASSERT_EQ(bytes.events.size(), phantom.events.size());
+    // A message that carries tokens differs by them: its hash is masked where a rollout moves it.
     std::size_t different = 0;
+    std::set<std::uint32_t> rolling_out;
     for (std::size_t i = 0; i < bytes.events.size(); ++i) {
       sim::Event a = bytes.events[i];
-      sim::Event b = phantom.events[i];
+      const sim::Event b = phantom.events[i];
+      const bool is_generate = a.a == static_cast<std::uint64_t>(judge::Call::kGenerate);
+      if (a.kind == static_cast<std::uint16_t>(judge::Record::kCallBegin) && is_generate) {
+        rolling_out.insert(a.process);
+      }
+      if (a.kind == static_cast<std::uint16_t>(judge::Record::kCallEnd) && is_generate) {
+        rolling_out.erase(a.process);
+      }
       const bool moves_bytes = a.kind == static_cast<std::uint16_t>(sim::EventKind::kOp) &&
                                (a.op == static_cast<std::uint16_t>(sim::Op::kChannelRead) ||
-                                a.op == static_cast<std::uint16_t>(sim::Op::kChannelWrite)) &&
-                               bytes.texts.at(a.phase) == "generate";
-      if (moves_bytes || (a.op == b.op && bytes.texts.at(a.phase).empty())) a.c = b.c;
-      if (a != b) ++different;
+                                a.op == static_cast<std::uint16_t>(sim::Op::kChannelWrite));
+      const bool in_rollout =
+          bytes.texts.at(a.phase) == "generate" || rolling_out.contains(a.process);
+      if (moves_bytes && in_rollout) a.c = b.c;
+      if (a == b) continue;
+      ++different;
+      ADD_FAILURE() << "event " << i << " " << sim::to_string(static_cast<sim::EventKind>(a.kind))
+                    << " " << sim::to_string(static_cast<sim::Op>(a.op)) << " in "
+                    << bytes.texts.at(a.phase) << " of process " << a.process << ": " << a.a << " "
+                    << a.b << " " << a.c << " against " << b.a << " " << b.b << " " << b.c;
     }
     EXPECT_EQ(different, 0u) << "at TP " << tp;
   }
@@ -127,7 +141,7 @@ TEST(Operations, OfTheSimulatorAndOfFaultPlansHaveTheSameNames) {
     simulated.insert(sim::to_string(static_cast<sim::Op>(i)));
   }
   for (const std::string_view name : faults::operation_names()) {
-    if (name != faults::kSourceBegin) EXPECT_TRUE(simulated.contains(name)) << name;
+    EXPECT_TRUE(name == faults::kSourceBegin || simulated.contains(name)) << name;
   }
 }
 

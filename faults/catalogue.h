@@ -28,7 +28,7 @@ struct Operation {
   std::string peer_role;
   int peer_rank = 0;
   // Of copies, fills and host copies: every piece landed when its own stream was synchronized and
-  // none before, or nothing but the stream's own work happened until then.
+  // none before, or their process did nothing but the stream's own work until then.
   bool landed_at_sync = false;
   // Of the update's frames and of the worker's launch: tensors of default_expert() are in it.
   bool carries_expert = false;

@@ -81,7 +81,7 @@ std::map<std::uint64_t, std::uint32_t> end_owners(const sim::Trace& trace) {
 }
 
 // Whether a work item on a stream did what it would do if it were issued at its stream's next
-// synchronize: every piece landed within that, or nothing else happened in between.
+// synchronize: every piece landed within that, or its process did nothing else in between.
 class Landings {
  public:
   explicit Landings(const sim::Trace& trace) : trace_(trace) {
@@ -107,15 +107,15 @@ class Landings {
   }
 
  private:
+  // An operation of this process that is not the stream's own work. What other processes do in
+  // between does not tell an early launch from a late one.
   bool anything_between(std::uint32_t process, std::size_t begin, std::size_t end) const {
     for (std::size_t i = begin + 1; i < end; ++i) {
       const Event& event = trace_.events[i];
+      if (event.process != process || !is_kind(event, EventKind::kOp)) continue;
       const bool own_work =
-          event.process == process &&
-          (is_kind(event, EventKind::kDeviceLanding) || is_kind(event, EventKind::kGroupEnter) ||
-           (is_kind(event, EventKind::kOp) &&
-            (faults::rules::is_stream_work(sim::to_string(static_cast<Op>(event.op))) ||
-             is_op(event, Op::kShardGather))));
+          faults::rules::is_stream_work(sim::to_string(static_cast<Op>(event.op))) ||
+          is_op(event, Op::kShardGather);
       if (!own_work) return true;
     }
     return false;

@@ -1,5 +1,7 @@
 #include "tpsync/sync/consensus.h"
 
+#include <algorithm>
+
 #include "tpsync/base/errors.h"
 
 namespace tpsync::sync {
@@ -46,7 +48,17 @@ std::string Consensus::phase_name() const {
   return name;
 }
 
-Deadline Consensus::deadline() { return Deadline::after(clock_, timeout_); }
+Deadline Consensus::deadline() {
+  wait_deadline_ = Deadline::after(clock_, timeout_);
+  return wait_deadline_;
+}
+
+// Peers are in the same wait, begun at about the same time, and leave it by its deadline.
+Deadline Consensus::after_failed_wait() {
+  const TimePoint now = clock_.now();
+  const TimePoint end = std::max(now, wait_deadline_.time()) + kTimeoutGrace;
+  return Deadline::at(end).earlier(Deadline::at(now + timeout_));
+}
 
 template <typename Call>
 void Consensus::with_phase(Call&& call) {
@@ -61,12 +73,12 @@ void Consensus::with_phase(Call&& call) {
 
 std::vector<ByteBuffer> Consensus::all_gather(ByteView bytes) {
   std::vector<ByteBuffer> gathered;
-  with_phase([&] { gathered = group_.all_gather(bytes, deadline()); });
+  with_phase([&] { gathered = group_.all_gather(bytes, Deadline::after(clock_, timeout_)); });
   return gathered;
 }
 
 void Consensus::broadcast(ByteBuffer& bytes) {
-  with_phase([&] { group_.broadcast(bytes, 0, deadline()); });
+  with_phase([&] { group_.broadcast(bytes, 0, Deadline::after(clock_, timeout_)); });
 }
 
 void Consensus::agree(const std::optional<ErrorRecord>& local) {
@@ -82,9 +94,9 @@ void Consensus::agree(const std::optional<ErrorRecord>& local) {
   const std::uint64_t status = !local                                  ? kOk
                                : local->kind == ErrorKind::kPeerFailed ? kGaveUp
                                                                        : kFailed;
-  const bool timed_out = local && local->kind == ErrorKind::kTimeout;
-  const Deadline until =
-      timed_out ? Deadline::after(clock_, std::min(timeout_, kTimeoutGrace)) : deadline();
+  const bool gave_up =
+      local && (local->kind == ErrorKind::kTimeout || local->kind == ErrorKind::kPeerFailed);
+  const Deadline until = gave_up ? after_failed_wait() : Deadline::after(clock_, timeout_);
   with_phase([&] { group_.all_gather_word(gate | status, words_, until); });
 
   bool failed = false;

@@ -16,8 +16,9 @@
 
 namespace tpsync::sync {
 
-// After a local timeout the peers are timing out as well: a rank waits for them this much longer,
-// so that the whole failure stays within one control timeout plus the kill routine.
+// A rank that gave up a wait on the weight group (its own timeout, or a peer's alarm) waits for its
+// peers until that wait's deadline and this much longer: they leave the same wait by then, and the
+// whole failure stays within one control timeout plus the kill routine.
 inline constexpr Duration kTimeoutGrace = std::chrono::milliseconds(250);
 
 class Consensus final : public transfer::Gates {
@@ -40,11 +41,13 @@ class Consensus final : public transfer::Gates {
  private:
   template <typename Call>
   void with_phase(Call&& call);
+  Deadline after_failed_wait();
 
   collective::ControlGroup& group_;
   Clock& clock_;
   Log& log_;
   Duration timeout_;
+  Deadline wait_deadline_ = Deadline::at(TimePoint{0});  // of the last wait on the weight group
   std::string_view phase_;
   std::int64_t index_ = 0;
   std::vector<std::uint64_t> words_;

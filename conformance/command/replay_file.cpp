@@ -83,6 +83,8 @@ std::string to_json(const Replay& replay) {
   json["actor_uuids"] = s.actor_uuids;
   json["policy"] = static_cast<int>(replay.options.policy);
   json["pipe_capacity"] = replay.options.pipe_capacity;
+  json["recovery"] = replay.options.recovery;
+  json["expect_failure"] = replay.options.expect_failure;
   json["deviations"] = Json::array();
   for (const sim::Deviation& d : replay.options.deviations) {
     json["deviations"].push_back({d.choice, d.candidate});
@@ -136,6 +138,8 @@ Replay replay_from_json(const std::string& text) {
   replay.options.policy = static_cast<sim::Policy>(policy);
   replay.options.pipe_capacity = get<std::uint64_t>(json, "pipe_capacity");
   if (replay.options.pipe_capacity == 0) refuse("pipe_capacity", "must be at least 1");
+  replay.options.recovery = get<std::string>(json, "recovery");
+  replay.options.expect_failure = get<bool>(json, "expect_failure");
   using Pairs = std::vector<std::pair<std::uint64_t, std::uint32_t>>;
   for (const auto& [choice, candidate] : get<Pairs>(json, "deviations")) {
     replay.options.deviations.push_back({choice, candidate});

@@ -186,6 +186,14 @@ class Diagnosis {
     });
   }
 
+  // True if this actor had returned from a sync when the fault struck, or returned from one since.
+  bool published_before(const CallView& call) const {
+    return std::any_of(view_.calls().begin(), view_.calls().end(), [&](const CallView& other) {
+      return other.call == Call::kSync && other.process == call.process && other.end != kNoEvent &&
+             other.end < call.begin;
+    });
+  }
+
   std::optional<Verdict> check(const CallView& call) const {
     const ErrorView error = view_.error(call);
     const auto wrong = [&](const std::string& why) {
@@ -210,7 +218,9 @@ class Diagnosis {
     if (!fault.visible || fault.role.empty()) return std::nullopt;
     if (!rank_fits(fault, error))
       return wrong(fmt::format("{} struck {} {}", fault.name, fault.role, fault.rank));
-    if (!phase_fits(fault, error)) {
+    // A publication that this actor began anew, while the one that was struck was still ending
+    // elsewhere, begins its phases anew as well.
+    if (!published_before(call) && !phase_fits(fault, error)) {
       return wrong(fmt::format("{} struck in {}/{}", fault.name, fault.phase, fault.chunk));
     }
     return std::nullopt;

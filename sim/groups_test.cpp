@@ -150,8 +150,10 @@ TEST(ControlGroup, AStoppedRankIsFoundByTheDeadline) {
       lost.push_back(error.record().rank);
     }
   });
-  EXPECT_EQ(run.world.run().kind, RunResult::Kind::kHang) << "the stopped process is left";
+  EXPECT_EQ(run.world.run().kind, RunResult::Kind::kFinished);
   EXPECT_THAT(lost, ::testing::ElementsAre(1, 1));
+  EXPECT_EQ(run.world.processes()[1]->outcome().kind, Outcome::Kind::kKilled)
+      << "who stays stopped is ended when all others are done";
 }
 
 TEST(ControlGroup, DifferentCallsAreAViolation) {

@@ -9,11 +9,11 @@
 namespace tpsync::sim {
 
 SimProcess::SimProcess(SimWorld& world, std::uint32_t index) : world_(world), index_(index) {
-  phases_.reserve(8);
+  phases_ = world_.pools().take_phases();
   phases_.emplace_back();
 }
 
-SimProcess::~SimProcess() = default;
+SimProcess::~SimProcess() { world_.pools().give_phases(std::move(phases_)); }
 
 std::string_view SimProcess::phase() const { return world_.pools_.trace.texts.at(phase_text_); }
 
@@ -31,7 +31,7 @@ void SimProcess::set_phase(std::string_view name, std::int32_t number) {
     }
   }
   phase_slot_ = phases_.size();
-  PhaseSlot& slot = phases_.emplace_back();
+  PhaseCounts& slot = phases_.emplace_back();
   slot.phase = phase_text_;
   slot.chunk = number;
 }

@@ -38,6 +38,19 @@ void Pools::give_buffer(std::vector<std::byte> buffer) {
     buffers_.push_back(std::move(buffer));
 }
 
+std::vector<PhaseCounts> Pools::take_phases() {
+  std::vector<PhaseCounts> phases;
+  if (phases_.empty()) return phases;
+  phases = std::move(phases_.back());
+  phases_.pop_back();
+  return phases;
+}
+
+void Pools::give_phases(std::vector<PhaseCounts> phases) {
+  phases.clear();
+  phases_.push_back(std::move(phases));
+}
+
 void Fiber::on_timer(std::uint64_t) {
   timed_out = true;
   scheduler->leave_queue(*this);
@@ -47,6 +60,7 @@ void Fiber::on_timer(std::uint64_t) {
 Scheduler::Scheduler(const SimConfig& config, Trace& trace, Pools& pools)
     : config_(config), trace_(trace), pools_(pools) {
   pools_.timers.clear();
+  pools_.deadlines.clear();
   pools_.fibers_used = 0;
   root_.state = Fiber::State::kRunning;
   switcher_.adopt(root_.context);
@@ -140,7 +154,8 @@ void Scheduler::switch_to(Fiber& next) {
 void Scheduler::yield() {
   ++steps_;
   if (steps_ > config_.step_limit) stop(StopReason::kStepLimit);
-  const bool due = !pools_.timers.empty() && pools_.timers.front().time <= now_;
+  const Timer* first = first_timer();
+  const bool due = first != nullptr && first->time <= now_;
   Fiber& self = *current_;
   if (!due && ready_.empty() && !stopping_ && !self.held) return;
   self.state = Fiber::State::kReady;
@@ -157,7 +172,7 @@ bool Scheduler::wait(WaitQueue& queue, std::int64_t deadline_ns) {
   Fiber& self = *current_;
   ++self.wait_number;
   self.timed_out = false;
-  if (deadline_ns != INT64_MAX) add_timer(deadline_ns, self, self.wait_number);
+  if (deadline_ns != INT64_MAX) add_deadline(deadline_ns, self);
   self.state = Fiber::State::kBlocked;
   self.queue = &queue;
   queue.fibers_.push_back(&self);
@@ -238,25 +253,55 @@ void Scheduler::unwind(Fiber& fiber) {
   }
 }
 
-void Scheduler::add_timer(std::int64_t time_ns, TimerTarget& target, std::uint64_t argument) {
+Timer Scheduler::made_timer(std::int64_t time_ns, TimerTarget& target, std::uint64_t argument) {
   const std::uint64_t serial = timers_made_++;
   const std::uint64_t order =
       config_.cruelty.shuffled_times ? draw(config_.seed, 0, Purpose::kTimerOrder, serial) : 0;
-  pools_.timers.push_back(Timer{time_ns, order, serial, &target, argument});
+  return Timer{time_ns, order, serial, &target, argument};
+}
+
+void Scheduler::add_timer(std::int64_t time_ns, TimerTarget& target, std::uint64_t argument) {
+  pools_.timers.push_back(made_timer(time_ns, target, argument));
   std::push_heap(pools_.timers.begin(), pools_.timers.end(), later);
 }
 
+// Nearly every wait is over long before its deadline, and a wait that is over never comes back:
+// such deadlines are thrown away in bulk, before they make the heap deep.
+void Scheduler::add_deadline(std::int64_t time_ns, Fiber& fiber) {
+  constexpr std::size_t kSlack = 32;
+  if (pools_.deadlines.size() >= 2 * deadlines_kept_ + kSlack) drop_dead_deadlines();
+  pools_.deadlines.push_back(made_timer(time_ns, fiber, fiber.wait_number));
+  std::push_heap(pools_.deadlines.begin(), pools_.deadlines.end(), later);
+}
+
+void Scheduler::drop_dead_deadlines() {
+  std::erase_if(pools_.deadlines,
+                [](const Timer& timer) { return !timer.target->timer_live(timer.argument); });
+  std::make_heap(pools_.deadlines.begin(), pools_.deadlines.end(), later);
+  deadlines_kept_ = pools_.deadlines.size();
+}
+
+const Timer* Scheduler::first_timer() const {
+  const Timer* timer = pools_.timers.empty() ? nullptr : &pools_.timers.front();
+  const Timer* deadline = pools_.deadlines.empty() ? nullptr : &pools_.deadlines.front();
+  if (timer == nullptr || deadline == nullptr) return timer != nullptr ? timer : deadline;
+  return later(*timer, *deadline) ? deadline : timer;
+}
+
 void Scheduler::fire_first() {
-  std::pop_heap(pools_.timers.begin(), pools_.timers.end(), later);
-  const Timer timer = pools_.timers.back();
-  pools_.timers.pop_back();
+  const bool deadline = pools_.timers.empty() || first_timer() != &pools_.timers.front();
+  std::vector<Timer>& heap = deadline ? pools_.deadlines : pools_.timers;
+  std::pop_heap(heap.begin(), heap.end(), later);
+  const Timer timer = heap.back();
+  heap.pop_back();
   if (!timer.target->timer_live(timer.argument)) return;
   now_ = std::max(now_, timer.time);
   timer.target->on_timer(timer.argument);
 }
 
 void Scheduler::fire_due() {
-  while (must_run_ == nullptr && !pools_.timers.empty() && pools_.timers.front().time <= now_)
+  for (const Timer* first = first_timer();
+       must_run_ == nullptr && first != nullptr && first->time <= now_; first = first_timer())
     fire_first();
 }
 
@@ -317,7 +362,10 @@ Fiber* Scheduler::pick() {
       ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(index));
       return fiber;
     }
-    if (pools_.timers.empty()) return &root_;
+    if (pools_.timers.empty()) {
+      drop_dead_deadlines();
+      if (pools_.deadlines.empty()) return &root_;
+    }
     fire_first();
   }
 }

@@ -127,6 +127,10 @@ class Scheduler {
   static void fiber_main(void* argument);
   [[noreturn]] void finish_current();
   void make_ready(Fiber& fiber);
+  Timer made_timer(std::int64_t time_ns, TimerTarget& target, std::uint64_t argument);
+  void add_deadline(std::int64_t time_ns, Fiber& fiber);
+  void drop_dead_deadlines();
+  const Timer* first_timer() const;
   void fire_due();
   void fire_first();
   Fiber* pick();
@@ -147,6 +151,7 @@ class Scheduler {
   std::uint64_t choices_ = 0;
   std::size_t next_deviation_ = 0;
   std::uint64_t timers_made_ = 0;
+  std::size_t deadlines_kept_ = 0;  // by the last look for dead ones
   std::uint64_t mismatch_at_ = 0;
   std::size_t live_fibers_ = 0;
   bool running_ = false;

@@ -188,11 +188,6 @@ class SimProcess {
   friend class SimWorld;
   friend class SeamBundle;
   enum class State : std::uint8_t { kRunning, kStopped, kZombie, kReaped };
-  struct PhaseSlot {
-    std::uint32_t phase = 0;
-    std::int32_t chunk = 0;
-    std::array<std::uint32_t, kOpCount> occurrences{};
-  };
   struct Descriptor {
     int number = 0;
     std::uint64_t object = 0;
@@ -222,7 +217,7 @@ class SimProcess {
   VectorClock clock_;
   std::uint32_t phase_text_ = 0;
   std::int32_t chunk_ = 0;
-  std::vector<PhaseSlot> phases_;
+  std::vector<PhaseCounts> phases_;
   std::size_t phase_slot_ = 0;
   std::array<std::uint64_t, static_cast<std::size_t>(Purpose::kHarness) + 1> draws_{};
   std::vector<Descriptor> descriptors_;

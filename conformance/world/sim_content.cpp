@@ -11,6 +11,21 @@
 
 namespace tpsync::conformance {
 
+namespace {
+
+// Elements from `first` on, as many as `bytes` has room for.
+template <typename Bits>
+void fill_row(MutableByteView bytes, std::uint64_t first, const Bits& bits) {
+  using Value = decltype(bits(first));
+  std::byte* into = bytes.data();
+  for (std::uint64_t i = 0; i < bytes.size() / sizeof(Value); ++i, into += sizeof(Value)) {
+    const Value value = bits(first + i);
+    std::memcpy(into, &value, sizeof(value));
+  }
+}
+
+}  // namespace
+
 SimContent::SimContent(sim::SimProcess& process, const WorldSpec& spec)
     : device_(process.sim_device()), seed_(spec.seed) {}
 
@@ -39,16 +54,15 @@ void SimContent::write(device::Device&, device::RegionId region, std::uint64_t o
   bytes_.resize(content.count * item);
   for (std::uint64_t row = 0; row < content.rows; ++row) {
     const std::uint64_t first = content.element + row * content.stride;
-    for (std::uint64_t i = 0; i < content.count; ++i) {
-      if (content.dtype == DType::kFloat32) {
-        const std::uint32_t bits = judge::f32_content(base, first + i);
-        std::memcpy(bytes_.data() + i * item, &bits, sizeof(bits));
-      } else {
-        const std::uint16_t bits = content.dtype == DType::kFloat16
-                                       ? judge::f16_content(base, first + i)
-                                       : judge::bf16_content(base, first + i);
-        std::memcpy(bytes_.data() + i * item, &bits, sizeof(bits));
-      }
+    switch (content.dtype) {
+      case DType::kFloat32:
+        fill_row(bytes_, first, [base](std::uint64_t e) { return judge::f32_content(base, e); });
+        break;
+      case DType::kFloat16:
+        fill_row(bytes_, first, [base](std::uint64_t e) { return judge::f16_content(base, e); });
+        break;
+      default:
+        fill_row(bytes_, first, [base](std::uint64_t e) { return judge::bf16_content(base, e); });
     }
     device_.poke(region, offset + row * content.pitch, bytes_);
   }

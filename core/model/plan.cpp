@@ -29,6 +29,7 @@ class Planner {
     record.name = std::move(name);
     record.dtype = dtype_;
     record.numel = 1;
+    record.shape.reserve(shape.size());
     for (const std::uint64_t dimension : shape) {
       record.shape.push_back(static_cast<std::int64_t>(dimension));
       record.numel *= dimension;

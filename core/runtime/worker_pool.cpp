@@ -99,9 +99,13 @@ std::vector<WorkerPool::Reply> WorkerPool::call(wire::Command command, std::int6
       failed = true;
     }
   }
+  std::vector<Channel*> waiting;
+  std::vector<std::size_t> ranks;
+  waiting.reserve(workers_.size() + 1);
+  ranks.reserve(workers_.size());
   while (!(failed && stop_at_failure)) {
-    std::vector<Channel*> waiting;
-    std::vector<std::size_t> ranks;
+    waiting.clear();
+    ranks.clear();
     for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
       if (!open[rank]) continue;
       waiting.push_back(workers_[rank].channel.get());

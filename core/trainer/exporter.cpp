@@ -144,14 +144,14 @@ void Exporter::add_fused_experts(const ShardedParameter& parameter, bool gate_up
   const std::uint64_t item = item_size(parameter.dtype);
   const std::string base = parameter.name.substr(0, parameter.name.rfind('.') + 1);
   const auto& cut = parameter.row_bounds;
+  std::vector<std::uint64_t> bounds(world_ + 1, 0);
   for (std::uint64_t e = 0; e < experts; ++e) {
     // One rank owns the whole expert: its rows end there for every later rank and have not begun
     // for every earlier one.
     const auto owner =
         static_cast<std::uint64_t>(std::upper_bound(cut.begin(), cut.end(), e) - cut.begin() - 1);
     const std::uint64_t part_rows = gate_up ? rows / 2 : rows;
-    std::vector<std::uint64_t> bounds(world_ + 1, 0);
-    for (std::uint64_t r = owner + 1; r <= world_; ++r) bounds[r] = part_rows;
+    for (std::uint64_t r = 0; r <= world_; ++r) bounds[r] = r > owner ? part_rows : 0;
     const bool own = owner == rank_ && part_rows * cols > 0;
     const std::uint32_t binding = own ? bind(parameter.region) : 0;
     const std::uint64_t at = own ? parameter.offset + (e - cut[rank_]) * rows * cols * item : 0;
@@ -241,10 +241,15 @@ std::unique_ptr<transfer::WeightPass> Exporter::begin(const transfer::PassTarget
     TPSYNC_ASSERT(chunk.first + chunk.count <= records_.size());
     const auto regions = transfer::rank_major_pieces(records_, chunk, layout_);
     Plan::ChunkPlan& out = plan->plans.emplace_back();
+    out.parts.reserve(regions.regions.size());
     for (const auto& region : regions.regions) out.parts.push_back({region.offset, region.bytes});
 
     std::vector<device::PackPiece> pack;
     std::vector<device::DigestItem> digests;
+    const std::size_t own_pieces = regions.pieces[rank_].size();
+    pack.reserve(own_pieces);
+    digests.reserve(own_pieces);
+    out.digest_tensors.reserve(own_pieces);
     for (const transfer::Piece& piece : regions.pieces[rank_]) {
       const Source& source = sources_[piece.tensor];
       const std::uint64_t item = item_size(source.wire);
@@ -307,6 +312,7 @@ Exporter::Pass::Pass(Exporter& owner, const transfer::PassTarget& target)
                                                         target.bucket_bytes, owner.world_)});
     packed = staging_.id();
   }
+  emitted_.reserve(owner.records_.size());
   bindings_.push_back(packed);
   bindings_.insert(bindings_.end(), owner.regions_.begin(), owner.regions_.end());
 }

@@ -40,6 +40,7 @@ RankMajorChunk rank_major_pieces(std::span<const wire::TensorRecord> tensors, co
   for (std::uint64_t r = 0; r < source.world; ++r) {
     offset = align_up(offset, kRegionAlignment);
     result.regions[r].offset = offset;
+    result.pieces[r].reserve(chunk.count);
     for (std::uint64_t t = chunk.first; t < chunk.first + chunk.count; ++t) {
       const std::uint64_t* bounds = source.row_bounds.data() + t * (source.world + 1);
       const std::uint64_t bytes =

@@ -13,6 +13,10 @@ UpdatePlan::UpdatePlan(std::span<const wire::TensorRecord> tensors, std::span<co
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     wire::UpdateRequest request;
     request.chunk_index = c;
+    request.names.reserve(chunks[c].count);
+    request.dtype_names.reserve(chunks[c].count);
+    request.shapes.reserve(chunks[c].count);
+    request.tensor_sizes.reserve(chunks[c].count);
     for (const auto& tensor : tensors.subspan(chunks[c].first, chunks[c].count)) {
       const auto dtype = dtype_from_torch(tensor.dtype);
       TPSYNC_ASSERT(dtype.has_value());

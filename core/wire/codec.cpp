@@ -26,6 +26,9 @@ std::uint64_t unzigzag(std::uint64_t value) {
 constexpr std::size_t kPackedPartBytesMin = 5 + 8;
 constexpr std::size_t kPackedSumBytesMin = 2 + 8;
 
+// What a writer sets aside for one of them; a larger one makes the buffer grow.
+constexpr std::size_t kPackedPartBytesUsual = 16;
+
 // Texts and receipts are larger in memory than the bytes that announce them, so beyond this many
 // they grow by doubling.
 constexpr std::size_t kReservedMax = 1024;
@@ -188,6 +191,7 @@ WorkerReceipt read_receipt(Reader& in, const Path& path, int nesting) {
 std::vector<WorkerReceipt> read_receipts(Reader& in, const Path& path, int nesting) {
   const std::size_t size = in.array(path);
   std::vector<WorkerReceipt> receipts;
+  receipts.reserve(std::min(size, kReservedMax));
   for (std::size_t i = 0; i < size; ++i) {
     const Path at = path.at(i);
     receipts.push_back(read_receipt(in, at, nesting + 1));
@@ -244,14 +248,18 @@ void write(Writer& out, const HandleMap& handles) {
 HandleMap read_handles(Reader& in, const Path& path) {
   const std::size_t size = in.map(path);
   HandleMap handles;
+  handles.entries.reserve(std::min(size, kReservedMax));
   for (std::size_t i = 0; i < size; ++i) {
     const Path at = path.at(i);
     std::string uuid(in.text(at));
     const ByteView handle = in.bytes(at);
     handles.entries.emplace_back(std::move(uuid), ByteBuffer(handle.begin(), handle.end()));
   }
-  std::stable_sort(handles.entries.begin(), handles.entries.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  const auto by_uuid = [](const auto& a, const auto& b) { return a.first < b.first; };
+  // Written in this order by every sender of ours.
+  if (!std::is_sorted(handles.entries.begin(), handles.entries.end(), by_uuid)) {
+    std::stable_sort(handles.entries.begin(), handles.entries.end(), by_uuid);
+  }
   for (std::size_t i = 1; i < size; ++i) {
     const std::string& uuid = handles.entries[i].first;
     if (uuid == handles.entries[i - 1].first) {
@@ -311,6 +319,7 @@ std::vector<std::int64_t> read_integers(Reader& in, const Path& path) {
 
 void write_packed(Writer& out, std::span<const DigestPart> parts) {
   ByteBuffer packed;
+  packed.reserve(parts.size() * kPackedPartBytesUsual);
   std::uint64_t previous = 0;
   for (const DigestPart& part : parts) {
     append_varint(packed, zigzag(part.tensor - previous));
@@ -345,6 +354,7 @@ std::vector<DigestPart> read_packed_parts(Reader& in, const Path& path) {
 
 void write_packed(Writer& out, const ExpectedDigest& digest) {
   ByteBuffer packed;
+  packed.reserve(digest.tensors.size() * kPackedPartBytesUsual);
   for (const ExpectedDigest::Tensor& tensor : digest.tensors) {
     append_varint(packed, tensor.rows);
     append_varint(packed, tensor.cols);
@@ -369,6 +379,7 @@ ExpectedDigest read_packed_digest(Reader& in, const Path& path) {
 
 void write_packed_bounds(Writer& out, const SourceLayout& layout) {
   ByteBuffer packed;
+  packed.reserve(2 * layout.row_bounds.size());
   std::uint64_t previous = 0;
   for (const std::uint64_t bound : layout.row_bounds) {
     append_varint(packed, zigzag(bound - previous));

@@ -2,6 +2,7 @@
 // the order of the wire; what is absent takes its default, or is named.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "tpsync/base/errors.h"
@@ -16,6 +17,10 @@ using Names = std::string_view;
 constexpr std::size_t kEnvelopeFields = 3;
 
 constexpr int kPayloadNesting = 1;  // the message's own map
+
+// A shape is larger in memory than the bytes that announce it, so beyond this many they grow by
+// doubling.
+constexpr std::size_t kShapesReservedMax = 1024;
 
 // Decodes one payload: `on_field` reads the value of the field with this index (counted from 0
 // behind the envelope's).
@@ -251,6 +256,7 @@ UpdateRequest read_update_info(Reader& in, const Path& path, int nesting) {
         break;
       case 2: {
         const std::size_t size = in.array(at);
+        request.shapes.reserve(std::min(size, kShapesReservedMax));
         for (std::size_t i = 0; i < size; ++i) {
           const Path element = at.at(i);
           request.shapes.push_back(read_integers(in, element));

@@ -19,7 +19,10 @@
 namespace tpsync::wire {
 namespace {
 
-constexpr std::size_t kFlushBytes = 4096;
+// Small enough that many builders at once cost little.
+constexpr std::size_t kFlushBytes = 640;
+constexpr std::size_t kTextBytesReserved = 1000;
+constexpr std::size_t kNamesReserved = 32;
 constexpr std::size_t kHashBytes = 32;
 constexpr std::size_t kDuplicatesShownMax = 8;
 constexpr std::string_view kHexDigits = "0123456789abcdef";
@@ -163,8 +166,9 @@ struct ManifestBuilder::State {
     if (context == nullptr) {
       throw_broken(ErrorKind::kOutOfMemory, "sha256", "no context could be allocated");
     }
-    text.reserve(2 * kFlushBytes);
-    names.reserve(kFlushBytes);
+    text.reserve(kTextBytesReserved);
+    names.reserve(kTextBytesReserved);
+    index.reserve(kNamesReserved);
     restart();
   }
 
@@ -303,8 +307,9 @@ Manifest build_manifest(std::span<const TensorRecord> records) {
 }
 
 bool is_fingerprint(std::string_view text) {
-  return text.size() == 2 * kHashBytes &&
-         text.find_first_not_of(kHexDigits) == std::string_view::npos;
+  return text.size() == 2 * kHashBytes && std::all_of(text.begin(), text.end(), [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
 }
 
 }  // namespace tpsync::wire

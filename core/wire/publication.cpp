@@ -37,16 +37,24 @@ void require_equal(std::string_view found, std::string_view expected, std::strin
   if (found != expected) mismatch(subject, fmt::format("is not \"{}\"", expected));
 }
 
+// The same for a field of receipt `index`, whose name is put together for a refusal only.
+template <typename Value>
+void require_equal(const Value& found, const Value& expected, std::size_t index,
+                   std::string_view field) {
+  if (found != expected) require_equal(found, expected, receipt_field(index, field));
+}
+
 void validate_uuids(std::span<const std::string> uuids, std::int64_t world) {
   if (uuids.size() != static_cast<std::uint64_t>(world)) {
     mismatch("device_uuids", fmt::format("has {} entries for {} workers", uuids.size(), world));
   }
-  std::map<std::string_view, std::size_t> first_seen;
+  const auto subject = [](std::size_t i) { return fmt::format("device_uuids[{}]", i); };
+  // As many as there are workers, so every pair can be compared.
   for (std::size_t i = 0; i < uuids.size(); ++i) {
-    const std::string subject = fmt::format("device_uuids[{}]", i);
-    if (uuids[i].empty()) malformed(subject, "is empty");
-    const auto [at, inserted] = first_seen.emplace(uuids[i], i);
-    if (!inserted) malformed(subject, fmt::format("equals device_uuids[{}]", at->second));
+    if (uuids[i].empty()) malformed(subject(i), "is empty");
+    const auto first = std::find(uuids.begin(), uuids.end(), uuids[i]);
+    const auto at = static_cast<std::size_t>(first - uuids.begin());
+    if (at != i) malformed(subject(i), fmt::format("equals device_uuids[{}]", at));
   }
 }
 
@@ -57,13 +65,13 @@ void validate_receipt(const PublicationHeader& header, const WorkerReceipt& rece
     malformed(subject("tp_rank"),
               fmt::format("is {}, ranks are 0 to {}", receipt.tp_rank, header.tp_world_size - 1));
   }
-  require_equal(receipt.publication_id, header.publication_id, subject("publication_id"));
-  require_equal(receipt.model_version, header.model_version, subject("model_version"));
-  require_equal(receipt.tp_world_size, header.tp_world_size, subject("tp_world_size"));
-  require_equal(receipt.expected_manifest_fingerprint, header.expected_manifest.fingerprint,
-                subject("expected_manifest_fingerprint"));
+  require_equal(receipt.publication_id, header.publication_id, index, "publication_id");
+  require_equal(receipt.model_version, header.model_version, index, "model_version");
+  require_equal(receipt.tp_world_size, header.tp_world_size, index, "tp_world_size");
+  require_equal(receipt.expected_manifest_fingerprint, header.expected_manifest.fingerprint, index,
+                "expected_manifest_fingerprint");
   require_equal(receipt.device_uuid, header.device_uuids[static_cast<std::size_t>(receipt.tp_rank)],
-                subject("device_uuid"));
+                index, "device_uuid");
   if (!receipt.ready) mismatch(subject("ready"), "the worker says that it is not ready");
   if (receipt.resident_parameter_count <= 0) {
     malformed(subject("resident_parameter_count"),
@@ -174,9 +182,9 @@ void refuse_overlap(std::span<const Part> parts) {
 // `parts` are those of one tensor, sorted, not empty ones; equal ranges stand side by side.
 void validate_tensor_digest(std::uint64_t index, const ExpectedDigest::Tensor& tensor,
                             std::span<const Part> parts, std::vector<Part>& distinct) {
-  const std::string subject = fmt::format("digest.tensors[{}]", index);
+  const auto subject = [index] { return fmt::format("digest.tensors[{}]", index); };
   const auto elements = checked_mul(tensor.rows, tensor.cols);
-  if (!elements) malformed(subject, "has more than 2^64 elements");
+  if (!elements) malformed(subject(), "has more than 2^64 elements");
   distinct.clear();
   std::uint64_t sum = 0;
   std::uint64_t covered = 0;
@@ -198,13 +206,13 @@ void validate_tensor_digest(std::uint64_t index, const ExpectedDigest::Tensor& t
     refuse_overlap(distinct);
     // Without an overlap the areas add up exactly.
     if (covered != *elements) {
-      mismatch(subject, fmt::format("tensor {}: the {} ranges of the receipts cover {} of {} "
-                                    "elements",
-                                    index, distinct.size(), covered, *elements));
+      mismatch(subject(), fmt::format("tensor {}: the {} ranges of the receipts cover {} of {} "
+                                      "elements",
+                                      index, distinct.size(), covered, *elements));
     }
   }
   if (sum != tensor.sum) {
-    mismatch(subject,
+    mismatch(subject(),
              fmt::format("tensor {} rows 0 to {} columns 0 to {}: the receipts' {} ranges "
                          "add up to {}, the actors' sum is {}",
                          index, tensor.rows, tensor.cols, distinct.size(), sum, tensor.sum));

@@ -114,18 +114,12 @@ void malformed(const Path& path, std::string_view detail) {
   throw_violation(ErrorKind::kProtocol, path.text(), detail);
 }
 
-std::uint8_t Reader::head(const Path& path) {
-  if (position_ == bytes_.size()) malformed(path, "the message ends before this value");
-  return static_cast<std::uint8_t>(bytes_[position_++]);
+void Reader::fail_at_end(const Path& path) const {
+  malformed(path, "the message ends before this value");
 }
 
-ByteView Reader::take(std::uint64_t size, const Path& path) {
-  if (size > remaining()) {
-    malformed(path, fmt::format("needs {} bytes, the message has {} left", size, remaining()));
-  }
-  const ByteView view = bytes_.subspan(position_, static_cast<std::size_t>(size));
-  position_ += view.size();
-  return view;
+void Reader::fail_short(std::uint64_t size, const Path& path) const {
+  malformed(path, fmt::format("needs {} bytes, the message has {} left", size, remaining()));
 }
 
 std::uint64_t Reader::big_endian(std::size_t size, const Path& path) {
@@ -296,10 +290,14 @@ std::optional<std::size_t> Fields::next() {
   while (left_ > 0) {
     --left_;
     const std::string_view key = reader_.text(path_.field("<key>"));
-    for (std::size_t i = 0; i < names_.size(); ++i) {
+    // Fields mostly come in the order of their names: the search begins behind the last one.
+    for (std::size_t tried = 0; tried < names_.size(); ++tried, ++expected_) {
+      if (expected_ >= names_.size()) expected_ = 0;
+      const std::size_t i = expected_;
       if (names_[i] != key) continue;
       if (seen(i)) malformed(path_.field(names_[i]), "appears twice");
       seen_ |= std::uint64_t{1} << i;
+      ++expected_;
       return i;
     }
     remember_unknown(key);
@@ -325,6 +323,10 @@ void Fields::require(std::initializer_list<std::size_t> indices) const {
 }
 
 std::uint64_t PackedReader::varint() {
+  // Most are small.
+  if (!done() && (bytes_[position_] & std::byte{0x80}) == std::byte{0}) {
+    return static_cast<std::uint64_t>(bytes_[position_++]);
+  }
   std::uint64_t value = 0;
   for (int shift = 0; shift < 64; shift += 7) {
     if (done()) malformed(path_, "ends inside a packed integer");
@@ -339,10 +341,10 @@ std::uint64_t PackedReader::varint() {
 
 std::uint64_t PackedReader::word() {
   if (remaining() < 8) malformed(path_, "ends inside a 64-bit word");
+  const std::byte* from = bytes_.data() + position_;
+  position_ += 8;
   std::uint64_t value = 0;
-  for (int shift = 0; shift < 64; shift += 8) {
-    value |= static_cast<std::uint64_t>(bytes_[position_++]) << shift;
-  }
+  for (int i = 0; i < 8; ++i) value |= static_cast<std::uint64_t>(from[i]) << (8 * i);
   return value;
 }
 

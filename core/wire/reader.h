@@ -73,9 +73,20 @@ class Reader {
   void end(const Path& path) const;                   // nothing may be left
 
  private:
-  std::uint8_t head(const Path& path);
+  // Called for nearly every byte of a message, so they stand here.
+  std::uint8_t head(const Path& path) {
+    if (position_ == bytes_.size()) fail_at_end(path);
+    return static_cast<std::uint8_t>(bytes_[position_++]);
+  }
+  ByteView take(std::uint64_t size, const Path& path) {
+    if (size > remaining()) fail_short(size, path);
+    const ByteView view = bytes_.subspan(position_, static_cast<std::size_t>(size));
+    position_ += view.size();
+    return view;
+  }
+  [[noreturn]] void fail_at_end(const Path& path) const;
+  [[noreturn]] void fail_short(std::uint64_t size, const Path& path) const;
   std::uint64_t big_endian(std::size_t size, const Path& path);
-  ByteView take(std::uint64_t size, const Path& path);
   std::size_t container(std::uint64_t size, std::uint64_t values_each, const Path& path);
 
   ByteView bytes_;
@@ -107,6 +118,7 @@ class Fields {
   std::span<const std::string_view> names_;
   int nesting_;
   std::size_t left_;
+  std::size_t expected_ = 0;  // the name to try first
   std::uint64_t seen_ = 0;
   std::size_t unknown_count_ = 0;
   std::array<std::string_view, kUnknownFieldsMax> unknown_;

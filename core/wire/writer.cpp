@@ -1,6 +1,7 @@
 // The MessagePack forms come from msgpack-cxx's packer; the buffer is its stream.
 #include "tpsync/wire/writer.h"
 
+#include <array>
 #include <bit>
 #include <msgpack/pack.hpp>
 
@@ -95,9 +96,11 @@ void append_varint(ByteBuffer& out, std::uint64_t value) {
 }
 
 void append_word(ByteBuffer& out, std::uint64_t value) {
-  for (int shift = 0; shift < 64; shift += 8) {
-    out.push_back(static_cast<std::byte>((value >> shift) & 0xff));
+  std::array<std::byte, 8> bytes;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<std::byte>((value >> (8 * i)) & 0xff);
   }
+  out.insert(out.end(), bytes.begin(), bytes.end());
 }
 
 }  // namespace tpsync::wire

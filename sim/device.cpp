@@ -275,6 +275,8 @@ std::uint64_t span_bytes(std::uint64_t row_bytes, std::uint64_t rows, std::uint6
 }
 
 BatchData::Hull& hull_of(BatchData& data, device::Binding binding) {
+  constexpr std::size_t kUsualBindings = 2;
+  if (data.hulls.capacity() == 0) data.hulls.reserve(kUsualBindings);
   if (data.hulls.size() <= binding) data.hulls.resize(binding + 1);
   return data.hulls[binding];
 }
@@ -372,9 +374,8 @@ void SimDevice::launch_batch(device::StreamId id, const device::Prepared& prepar
   TPSYNC_ASSERT(bindings.size() >= data->hulls.size());
   const std::size_t op = process_.begin(digests ? Op::kDeviceLaunchDigests : Op::kDeviceLaunch,
                                         static_cast<std::uint64_t>(id), 0, data->items());
-  auto operation = std::make_unique<StreamOperation>();
+  auto operation = system_.take_operation();
   operation->kind = StreamOperation::Kind::kBatch;
-  operation->serial = system_.next_operation();
   operation->batch = data;
   operation->sums = sums;
   operation->bytes = data->bytes;
@@ -442,11 +443,10 @@ void SimDevice::host_copy(Op kind, device::StreamId id, device::RegionId region,
                           std::uint64_t offset, std::uint64_t bytes, const std::byte* from,
                           std::byte* into, std::byte value) {
   const std::size_t op = process_.begin(kind, static_cast<std::uint64_t>(id), 0, bytes);
-  auto operation = std::make_unique<StreamOperation>();
+  auto operation = system_.take_operation();
   operation->kind = kind == Op::kDeviceFill     ? StreamOperation::Kind::kFill
                     : kind == Op::kDeviceUpload ? StreamOperation::Kind::kUpload
                                                 : StreamOperation::Kind::kDownload;
-  operation->serial = system_.next_operation();
   operation->offset = offset;
   operation->bytes = bytes;
   operation->units = bytes;

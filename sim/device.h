@@ -71,6 +71,7 @@ class SimDevice final : public device::Device {
 
   // ---- for sim/ ----
   SimProcess& process() { return process_; }
+  DeviceSystem& system() { return system_; }
   Stream& stream_of(device::StreamId stream);
   // The memory behind a region that may be used; throws and says why where it may not.
   Memory& usable(device::RegionId region, std::uint64_t begin, std::uint64_t end);

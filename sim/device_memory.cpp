@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "sim/device.h"
+#include "sim/stream.h"
 
 namespace tpsync::sim {
 
@@ -212,6 +213,26 @@ Memory* DeviceSystem::exported_at(std::int64_t pid, std::uint64_t address) {
   return nullptr;
 }
 
+std::unique_ptr<StreamOperation> DeviceSystem::take_operation() {
+  std::unique_ptr<StreamOperation> operation;
+  if (spare_operations_.empty()) {
+    operation = std::make_unique<StreamOperation>();
+  } else {
+    operation = std::move(spare_operations_.back());
+    spare_operations_.pop_back();
+  }
+  operation->serial = ++operations_;
+  return operation;
+}
+
+void DeviceSystem::give_operation(std::unique_ptr<StreamOperation> operation) {
+  std::vector<Memory*> kept = std::move(operation->memories);
+  kept.clear();
+  *operation = StreamOperation{};
+  operation->memories = std::move(kept);
+  spare_operations_.push_back(std::move(operation));
+}
+
 void DeviceSystem::note_access(SimProcess& process, Memory& memory, Access access) {
   if (access.begin >= access.end) return;
   const VectorClock& clock = process.clock();
@@ -233,7 +254,9 @@ void DeviceSystem::note_access(SimProcess& process, Memory& memory, Access acces
     if (kept != old) *kept = std::move(*old);
     ++kept;
   }
+  constexpr std::size_t kUsualAccesses = 8;
   memory.accesses.erase(kept, memory.accesses.end());
+  if (memory.accesses.capacity() == 0) memory.accesses.reserve(kUsualAccesses);
   memory.accesses.push_back(std::move(access));
 }
 

@@ -46,6 +46,8 @@ struct Access {
   device::Binding binding = 0;
 };
 
+struct StreamOperation;
+
 struct Memory {
   std::uint64_t key = 0;
   SimProcess* owner = nullptr;
@@ -98,7 +100,9 @@ class DeviceSystem {
 
   // Finds accesses that the new one is not ordered after, says so, and notes it.
   void note_access(SimProcess& process, Memory& memory, Access access);
-  std::uint64_t next_operation() { return ++operations_; }
+  // An empty operation with the next serial number; give_operation takes it back for another use.
+  std::unique_ptr<StreamOperation> take_operation();
+  void give_operation(std::unique_ptr<StreamOperation> operation);
 
   void process_ended(SimProcess& process);
   void record_counters();
@@ -116,6 +120,7 @@ class DeviceSystem {
   std::vector<Physical> physical_;
   std::vector<std::unique_ptr<Memory>> memories_;
   std::uint64_t operations_ = 0;
+  std::vector<std::unique_ptr<StreamOperation>> spare_operations_;
 };
 
 }  // namespace tpsync::sim

@@ -30,6 +30,7 @@ class StackPool {
 
  private:
   std::vector<Stack> free_;
+  std::size_t made_ = 0;
 };
 
 // The part of a fiber that the switch needs.

@@ -151,9 +151,8 @@ void SimShardGroup::all_gather(device::StreamId stream_id, device::RegionId regi
     break;
   }
   ++self().sequence;
-  auto operation = std::make_unique<StreamOperation>();
+  auto operation = world.devices().take_operation();
   operation->kind = StreamOperation::Kind::kGather;
-  operation->serial = world.devices().next_operation();
   operation->memories.push_back(buffer);
   ShardHub::Entry& entry = shared.entries[mine];
   entry.entered = true;

@@ -108,6 +108,9 @@ bool Stream::land(bool all) {
     ++done;
   }
   completed_ += done;
+  for (std::size_t i = 0; i < done; ++i) {
+    device_.system().give_operation(std::move(operations_[i]));
+  }
   operations_.erase(operations_.begin(), operations_.begin() + static_cast<std::ptrdiff_t>(done));
   return operations_.empty();
 }

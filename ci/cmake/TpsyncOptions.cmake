@@ -34,6 +34,9 @@ endif()
 # Assertions are the library's own and stay on. Contracted floating point would differ between
 # compilers.
 add_compile_options(-ffp-contract=off)
+# Nobody replaces a function of the library at run time, so those of one source may be inlined into
+# one another although the code is position-independent.
+add_compile_options(-fno-semantic-interposition)
 
 if(TPSYNC_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all

@@ -70,8 +70,14 @@ void add_layer(Planner& planner, const ModelConfig& config, std::uint64_t layer)
   planner.add_entry(prefix + "self_attn.k_norm.weight", {config.head_dim});
   planner.add_entry(prefix + "mlp.gate.weight", {config.num_experts, hidden});
   const std::uint64_t inner = config.moe_intermediate_size;
+  const std::string experts = prefix + "mlp.experts.";
+  std::string base;  // of one expert's names
+  const auto begin_expert = [&](std::uint64_t expert) {
+    const fmt::format_int number(expert);
+    base.assign(experts).append(number.data(), number.size()).append(1, '.');
+  };
   for (std::uint64_t expert = 0; expert < config.num_experts; ++expert) {
-    const std::string base = fmt::format("{}mlp.experts.{}.", prefix, expert);
+    begin_expert(expert);
     planner.add(base + "gate_proj.weight", {inner, hidden});
     if (expert + 1 < config.num_experts) {
       planner.add(base + "up_proj.weight", {inner, hidden});
@@ -80,7 +86,8 @@ void add_layer(Planner& planner, const ModelConfig& config, std::uint64_t layer)
     }
   }
   for (std::uint64_t expert = 0; expert < config.num_experts; ++expert) {
-    std::string name = fmt::format("{}mlp.experts.{}.down_proj.weight", prefix, expert);
+    begin_expert(expert);
+    std::string name = base + "down_proj.weight";
     if (expert + 1 < config.num_experts) {
       planner.add(std::move(name), {hidden, inner});
     } else {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 
 #include "tpsync/base/errors.h"
 
@@ -11,7 +12,7 @@ namespace {
 
 using wire::Command;
 
-void require(bool condition, Command command, const std::string& why) {
+void require(bool condition, Command command, std::string_view why) {
   if (!condition) throw_nothing_happened(ErrorKind::kInvalidState, name_of(command), why);
 }
 

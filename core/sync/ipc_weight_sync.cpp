@@ -315,10 +315,11 @@ void IpcWeightSync::probe_ipc(const wire::TopologyReport& topology) {
   try {
     wire::ProbeIpcRequest request;
     std::vector<wire::HandleMap> gathered;
+    gathered.reserve(static_cast<std::size_t>(group_->size()));
     for (const ByteBuffer& bytes : consensus_.all_gather(own)) {
       gathered.push_back(wire::decode_handle_map(bytes));
     }
-    request.handles = transfer::merge_handles(topology.device_uuids, gathered);
+    request.handles = transfer::merge_handles(topology.device_uuids, std::move(gathered));
     for (int r = 0; r < group_->size(); ++r) {
       std::uint64_t word = 0;
       for (std::size_t i = 0; i < kProbeBytes; ++i) {
@@ -388,16 +389,20 @@ PublicationResult IpcWeightSync::publish() {
   apply(PublicationEvent::kInit);
   rank_zero_step("native-init", [&] { target_.init_publication(); });
 
-  wire::StartRequest start;
-  start.header = header;
-  for (const transfer::Chunk& chunk : plan_->chunks)
-    start.chunk_tensor_counts.push_back(chunk.count);
-  start.layout = topology.layout;
-  start.buffer_bytes = transfer::buffer_bytes(topology.layout, options_.bucket_bytes,
-                                              static_cast<std::uint64_t>(group_->size()));
-  start.content_digest = options_.content_digest;
-  if (topology.layout == wire::Layout::kRankMajor) start.source_layout = source_.layout();
-  rank_zero_step("native-start", [&] { target_.start_publication(start); });
+  rank_zero_step("native-start", [&] {
+    wire::StartRequest start;
+    start.header = header;
+    start.chunk_tensor_counts.reserve(plan_->chunks.size());
+    for (const transfer::Chunk& chunk : plan_->chunks) {
+      start.chunk_tensor_counts.push_back(chunk.count);
+    }
+    start.layout = topology.layout;
+    start.buffer_bytes = transfer::buffer_bytes(topology.layout, options_.bucket_bytes,
+                                                static_cast<std::uint64_t>(group_->size()));
+    start.content_digest = options_.content_digest;
+    if (topology.layout == wire::Layout::kRankMajor) start.source_layout = source_.layout();
+    target_.start_publication(start);
+  });
   apply(PublicationEvent::kStart);
 
   sender_ = std::make_unique<transfer::Sender>(

@@ -52,21 +52,21 @@ bool fused_order(const ExpertKey& a, const ExpertKey& b) {
 
 // Brings each layer's run of separately stored experts into the fused order; everything else stays
 // where it is.
-void order_experts(std::vector<ShardedParameter>& parameters) {
+void order_experts(std::vector<const ShardedParameter*>& parameters) {
   std::size_t begin = 0;
   while (begin < parameters.size()) {
-    const auto first = parse_expert(parameters[begin].name);
+    const auto first = parse_expert(parameters[begin]->name);
     std::size_t end = begin + 1;
     while (first && end < parameters.size()) {
-      const auto key = parse_expert(parameters[end].name);
+      const auto key = parse_expert(parameters[end]->name);
       if (!key || key->layer != first->layer) break;
       ++end;
     }
     if (first) {
       std::stable_sort(parameters.begin() + static_cast<std::ptrdiff_t>(begin),
                        parameters.begin() + static_cast<std::ptrdiff_t>(end),
-                       [](const ShardedParameter& a, const ShardedParameter& b) {
-                         return fused_order(*parse_expert(a.name), *parse_expert(b.name));
+                       [](const ShardedParameter* a, const ShardedParameter* b) {
+                         return fused_order(*parse_expert(a->name), *parse_expert(b->name));
                        });
     }
     begin = end;
@@ -82,13 +82,19 @@ std::uint64_t product(const std::vector<std::uint64_t>& shape, std::size_t from)
 }  // namespace
 
 Exporter::Exporter(device::Device& device, collective::ShardGroup& shards,
-                   std::vector<ShardedParameter> parameters, const ExporterOptions& options)
+                   std::span<const ShardedParameter> parameters, const ExporterOptions& options)
     : device_(device), shards_(shards), options_(options) {
   rank_ = static_cast<std::uint64_t>(shards.rank());
   world_ = static_cast<std::uint64_t>(shards.size());
   layout_.world = world_;
-  order_experts(parameters);
-  for (const ShardedParameter& parameter : parameters) add_parameter(parameter);
+  std::vector<const ShardedParameter*> ordered;
+  ordered.reserve(parameters.size());
+  for (const ShardedParameter& parameter : parameters) ordered.push_back(&parameter);
+  order_experts(ordered);
+  records_.reserve(ordered.size());
+  sources_.reserve(ordered.size());
+  layout_.row_bounds.reserve(ordered.size() * (world_ + 1));
+  for (const ShardedParameter* parameter : ordered) add_parameter(*parameter);
 }
 
 Exporter::~Exporter() = default;
@@ -156,14 +162,16 @@ void Exporter::add_fused_experts(const ShardedParameter& parameter, bool gate_up
     const std::uint32_t binding = own ? bind(parameter.region) : 0;
     const std::uint64_t at = own ? parameter.offset + (e - cut[rank_]) * rows * cols * item : 0;
     const std::string prefix = base + std::to_string(e);
-    const std::vector<std::int64_t> shape = {static_cast<std::int64_t>(part_rows),
-                                             static_cast<std::int64_t>(cols)};
+    const auto add = [&](const char* suffix, std::uint64_t offset) {
+      add_tensor(prefix + suffix,
+                 {static_cast<std::int64_t>(part_rows), static_cast<std::int64_t>(cols)},
+                 parameter.dtype, bounds, binding, offset);
+    };
     if (gate_up) {
-      add_tensor(prefix + ".gate_proj.weight", shape, parameter.dtype, bounds, binding, at);
-      add_tensor(prefix + ".up_proj.weight", shape, parameter.dtype, bounds, binding,
-                 own ? at + part_rows * cols * item : 0);
+      add(".gate_proj.weight", at);
+      add(".up_proj.weight", own ? at + part_rows * cols * item : 0);
     } else {
-      add_tensor(prefix + ".down_proj.weight", shape, parameter.dtype, bounds, binding, at);
+      add(".down_proj.weight", at);
     }
   }
 }
@@ -212,8 +220,10 @@ class Exporter::Pass final : public transfer::WeightPass {
   void prepare(std::uint64_t chunk, std::uint64_t group) override;
   void gather(std::uint64_t chunk, std::uint64_t group, Deadline deadline,
               collective::ControlGroup& watch) override;
-  std::span<const wire::TensorRecord> emitted() const override { return emitted_; }
-  bool exhausted() override { return emitted_.size() == owner_.records_.size(); }
+  std::span<const wire::TensorRecord> emitted() const override {
+    return std::span(owner_.records_).first(emitted_count_);
+  }
+  bool exhausted() override { return emitted_count_ == owner_.records_.size(); }
   bool quiesce(Deadline deadline) override;
   std::span<const std::uint64_t> digest_sums() const override { return sums_; }
 
@@ -224,8 +234,8 @@ class Exporter::Pass final : public transfer::WeightPass {
   std::vector<device::RegionId> bindings_;
   std::vector<std::uint64_t> sums_;        // per tensor emitted
   std::vector<std::uint64_t> chunk_sums_;  // of the chunk in flight
-  std::vector<wire::TensorRecord> emitted_;
-  device::Stream stream_;  // last: destroyed before what its work writes to
+  std::size_t emitted_count_ = 0;          // of the owner's records, from the first
+  device::Stream stream_;                  // last: destroyed before what its work writes to
 };
 
 std::unique_ptr<transfer::WeightPass> Exporter::begin(const transfer::PassTarget& target) {
@@ -246,11 +256,11 @@ std::unique_ptr<transfer::WeightPass> Exporter::begin(const transfer::PassTarget
 
     std::vector<device::PackPiece> pack;
     std::vector<device::DigestItem> digests;
-    const std::size_t own_pieces = regions.pieces[rank_].size();
-    pack.reserve(own_pieces);
-    digests.reserve(own_pieces);
-    out.digest_tensors.reserve(own_pieces);
-    for (const transfer::Piece& piece : regions.pieces[rank_]) {
+    const auto own_pieces = regions.pieces_of(rank_);
+    pack.reserve(own_pieces.size());
+    digests.reserve(own_pieces.size());
+    out.digest_tensors.reserve(own_pieces.size());
+    for (const transfer::Piece& piece : own_pieces) {
       const Source& source = sources_[piece.tensor];
       const std::uint64_t item = item_size(source.wire);
       pack.push_back({.dst = 0,
@@ -282,19 +292,18 @@ std::unique_ptr<transfer::WeightPass> Exporter::begin(const transfer::PassTarget
       for (const transfer::Piece& whole : transfer::compact_pieces(records_, chunk)) {
         tensor_offset.push_back(whole.offset);
       }
-      for (const auto& pieces : regions.pieces) {
-        for (const transfer::Piece& piece : pieces) {
-          const std::uint64_t row_bytes = piece.bytes / (piece.row1 - piece.row0);
-          copies.push_back(
-              {.dst = 1,
-               .src = 0,
-               .dst_offset = tensor_offset[piece.tensor - chunk.first] + piece.row0 * row_bytes,
-               .dst_pitch = piece.bytes,
-               .src_offset = piece.offset,
-               .src_pitch = piece.bytes,
-               .row_bytes = piece.bytes,
-               .rows = 1});
-        }
+      copies.reserve(regions.pieces.size());
+      for (const transfer::Piece& piece : regions.pieces) {
+        const std::uint64_t row_bytes = piece.bytes / (piece.row1 - piece.row0);
+        copies.push_back(
+            {.dst = 1,
+             .src = 0,
+             .dst_offset = tensor_offset[piece.tensor - chunk.first] + piece.row0 * row_bytes,
+             .dst_pitch = piece.bytes,
+             .src_offset = piece.offset,
+             .src_pitch = piece.bytes,
+             .row_bytes = piece.bytes,
+             .rows = 1});
       }
       out.unpermute = device_.prepare_copies(copies);
     }
@@ -312,16 +321,15 @@ Exporter::Pass::Pass(Exporter& owner, const transfer::PassTarget& target)
                                                         target.bucket_bytes, owner.world_)});
     packed = staging_.id();
   }
-  emitted_.reserve(owner.records_.size());
+  bindings_.reserve(1 + owner.regions_.size());
   bindings_.push_back(packed);
   bindings_.insert(bindings_.end(), owner.regions_.begin(), owner.regions_.end());
 }
 
 void Exporter::Pass::prepare(std::uint64_t chunk, std::uint64_t) {
   const transfer::Chunk& range = target_.chunks[chunk];
-  for (std::uint64_t t = range.first; t < range.first + range.count; ++t) {
-    emitted_.push_back(owner_.records_[t]);
-  }
+  TPSYNC_ASSERT(range.first == emitted_count_);
+  emitted_count_ += range.count;
 }
 
 void Exporter::Pass::gather(std::uint64_t chunk, std::uint64_t, Deadline deadline,
@@ -340,7 +348,7 @@ void Exporter::Pass::gather(std::uint64_t chunk, std::uint64_t, Deadline deadlin
   }
   owner_.shards_.wait(stream_.id(), deadline, watch);
   if (!target_.content_digest) return;
-  sums_.resize(emitted_.size(), 0);
+  sums_.resize(emitted_count_, 0);
   for (std::size_t i = 0; i < plan.digest_tensors.size() && plan.digests; ++i) {
     sums_[plan.digest_tensors[i]] += chunk_sums_[i];
   }

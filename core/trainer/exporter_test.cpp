@@ -483,14 +483,14 @@ TEST(Exporter, RefusesShardBoundsThatDoNotCoverItsRows) {
   for (const auto& bounds : bad) {
     p.row_bounds = bounds;
     try {
-      Exporter exporter(device, shards, {p}, {});
+      Exporter exporter(device, shards, {&p, 1}, {});
       FAIL() << "accepted";
     } catch (const InvalidInput& error) {
       EXPECT_EQ(error.record().subject, "w");
     }
   }
   p.row_bounds = {0, 4};  // owns rows, has no memory
-  EXPECT_THROW(Exporter(device, shards, {p}, {}), InvalidInput);
+  EXPECT_THROW(Exporter(device, shards, {&p, 1}, {}), InvalidInput);
 }
 
 TEST(FsdpRowBounds, AreCeilingPartsWithSmallerOrEmptyLastOnes) {

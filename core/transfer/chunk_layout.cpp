@@ -35,21 +35,23 @@ RankMajorChunk rank_major_pieces(std::span<const wire::TensorRecord> tensors, co
                                  const wire::SourceLayout& source) {
   RankMajorChunk result;
   result.regions.resize(source.world);
-  result.pieces.resize(source.world);
+  result.pieces.reserve(chunk.count * source.world);
   std::uint64_t offset = 0;
   for (std::uint64_t r = 0; r < source.world; ++r) {
     offset = align_up(offset, kRegionAlignment);
-    result.regions[r].offset = offset;
-    result.pieces[r].reserve(chunk.count);
+    ActorRegion& region = result.regions[r];
+    region.offset = offset;
+    region.first_piece = result.pieces.size();
     for (std::uint64_t t = chunk.first; t < chunk.first + chunk.count; ++t) {
       const std::uint64_t* bounds = source.row_bounds.data() + t * (source.world + 1);
       const std::uint64_t bytes =
           (bounds[r + 1] - bounds[r]) * row_bytes(tensors[t], bounds[source.world]);
       if (bytes == 0) continue;
-      result.pieces[r].push_back({t, bounds[r], bounds[r + 1], offset, bytes});
+      result.pieces.push_back({t, bounds[r], bounds[r + 1], offset, bytes});
       offset += bytes;
     }
-    result.regions[r].bytes = offset - result.regions[r].offset;
+    region.bytes = offset - region.offset;
+    region.piece_count = result.pieces.size() - region.first_piece;
   }
   return result;
 }

@@ -8,6 +8,7 @@
 //               of 16
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -32,11 +33,17 @@ struct Piece {
 struct ActorRegion {
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
+  std::size_t first_piece = 0;
+  std::size_t piece_count = 0;
 };
 
 struct RankMajorChunk {
-  std::vector<ActorRegion> regions;        // one per actor
-  std::vector<std::vector<Piece>> pieces;  // by actor; empty pieces left out
+  std::vector<ActorRegion> regions;  // one per actor
+  std::vector<Piece> pieces;         // of all actors, in the order of the regions; no empty ones
+
+  std::span<const Piece> pieces_of(std::uint64_t actor) const {
+    return std::span(pieces).subspan(regions[actor].first_piece, regions[actor].piece_count);
+  }
 };
 
 // Bytes that the buffer of a layout needs so that every chunk of at most `bucket_bytes` fits.

@@ -49,14 +49,14 @@ TEST_F(ChunkLayout, RankMajorPacksEachActorsPiecesIntoItsOwnAlignedRegion) {
   EXPECT_EQ(chunk.regions[0].bytes, 18u + 4u);
   EXPECT_EQ(chunk.regions[1].offset, 32u);
   EXPECT_EQ(chunk.regions[1].bytes, 4u + 10u);
-  EXPECT_THAT(chunk.pieces[0], ElementsAre(Piece{0, 0, 3, 0, 18}, Piece{2, 0, 1, 18, 4}));
-  EXPECT_THAT(chunk.pieces[1], ElementsAre(Piece{2, 1, 2, 32, 4}, Piece{3, 0, 5, 36, 10}));
+  EXPECT_THAT(chunk.pieces_of(0), ElementsAre(Piece{0, 0, 3, 0, 18}, Piece{2, 0, 1, 18, 4}));
+  EXPECT_THAT(chunk.pieces_of(1), ElementsAre(Piece{2, 1, 2, 32, 4}, Piece{3, 0, 5, 36, 10}));
 }
 
 TEST_F(ChunkLayout, AnActorWithoutPiecesHasAnEmptyRegion) {
   const RankMajorChunk chunk = rank_major_pieces(tensors_, {0, 1, 18}, source_);
   EXPECT_EQ(chunk.regions[1].bytes, 0u);
-  EXPECT_THAT(chunk.pieces[1], IsEmpty());
+  EXPECT_THAT(chunk.pieces_of(1), IsEmpty());
 }
 
 TEST_F(ChunkLayout, OnlyRankMajorNeedsRoomForAlignment) {

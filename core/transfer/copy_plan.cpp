@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "tpsync/base/errors.h"
 #include "tpsync/model/plan.h"
@@ -69,26 +70,33 @@ CopyPlan plan_copies(const model::TpLayout& layout, std::span<const wire::Tensor
   CopyPlan plan;
   plan.chunks.resize(chunks.size());
   for (std::size_t c = 0; c < chunks.size(); ++c) {
+    std::vector<device::TileCopy>& copies = plan.chunks[c];
     const auto append = [&](const Piece& piece) {
       const std::uint64_t cols = model::rows_cols(tensors[piece.tensor]).cols;
       for (std::uint64_t p = first_placement[piece.tensor]; p < first_placement[piece.tensor + 1];
            ++p) {
-        append_copy(piece, cols, layout.item_bytes, layout.placements[p], plan.chunks[c]);
+        append_copy(piece, cols, layout.item_bytes, layout.placements[p], copies);
       }
     };
+    std::vector<Piece> pieces;
+    std::uint64_t bytes = chunks[c].bytes;
     if (chunk_layout == wire::Layout::kCompact) {
-      for (const Piece& piece : compact_pieces(tensors, chunks[c])) append(piece);
+      pieces = compact_pieces(tensors, chunks[c]);
     } else {
-      for (const auto& pieces : rank_major_pieces(tensors, chunks[c], *source).pieces) {
-        for (const Piece& piece : pieces) append(piece);
-      }
+      RankMajorChunk chunk = rank_major_pieces(tensors, chunks[c], *source);
+      pieces = std::move(chunk.pieces);
+      bytes = chunk.regions.back().offset + chunk.regions.back().bytes;
     }
+    copies.reserve(pieces.size());
+    for (const Piece& piece : pieces) append(piece);
+    plan.buffer_bytes = std::max(plan.buffer_bytes, bytes);
   }
   return plan;
 }
 
 void check_coverage(const model::TpLayout& layout, const CopyPlan& plan) {
   std::vector<Interval> written;
+  written.reserve(layout.placements.size() + layout.zero_fills.size());
   for (const auto& chunk : plan.chunks) {
     for (const device::TileCopy& copy : chunk) append_intervals(copy, written);
   }

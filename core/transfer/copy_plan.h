@@ -21,6 +21,7 @@ inline constexpr device::Binding kResidentBinding = 1;
 
 struct CopyPlan {
   std::vector<std::vector<device::TileCopy>> chunks;  // by chunk; may be empty for a chunk
+  std::uint64_t buffer_bytes = 0;  // how far into the packed buffer the chunks reach at most
 };
 
 // `source` is needed for rank_major and must have passed check_source_layout.

@@ -118,14 +118,9 @@ void WeightLoader::prepare(const wire::StartRequest& start, std::vector<Chunk> c
   }
   prepared->layers_done.back().push_back(-1);
 
-  const std::uint64_t world = source != nullptr ? source->world : 0;
+  prepared->buffer_bytes = plan.buffer_bytes;
+  prepared->copies.reserve(prepared->chunks.size());
   for (std::size_t i = 0; i < prepared->chunks.size(); ++i) {
-    std::uint64_t bytes = prepared->chunks[i].bytes;
-    if (world > 0) {
-      const auto regions = rank_major_pieces(plan_.tensors, prepared->chunks[i], *source).regions;
-      bytes = regions.back().offset + regions.back().bytes;
-    }
-    prepared->buffer_bytes = std::max(prepared->buffer_bytes, bytes);
     prepared->copies.push_back(plan.chunks[i].empty() ? nullptr
                                                       : device_.prepare_copies(plan.chunks[i]));
   }

@@ -182,10 +182,8 @@ TEST_F(LoaderTest, RankMajorBringsTheSameBytes) {
   loader_->begin(request, Deadline::never());
   EXPECT_EQ(loader_->buffer_bytes_needed(), kBucket + 32);
   for (std::uint64_t c = 0; c < chunks_.size(); ++c) {
-    for (const auto& pieces :
-         rank_major_pieces(plan_.tensors, chunks_[c], *request.source_layout).pieces) {
-      for (const Piece& piece : pieces) pack(piece, 1);
-    }
+    const auto chunk = rank_major_pieces(plan_.tensors, chunks_[c], *request.source_layout);
+    for (const Piece& piece : chunk.pieces) pack(piece, 1);
     loader_->load(update(c), packed_, Deadline::never());
   }
   loader_->finish(Deadline::never());

@@ -30,10 +30,11 @@ UpdatePlan::UpdatePlan(std::span<const wire::TensorRecord> tensors, std::span<co
 }
 
 wire::HandleMap merge_handles(std::span<const std::string> uuids,
-                              std::span<const wire::HandleMap> gathered) {
+                              std::vector<wire::HandleMap> gathered) {
   wire::HandleMap merged;
+  merged.entries.reserve(uuids.size());
   for (std::size_t r = 0; r < gathered.size(); ++r) {
-    for (const auto& entry : gathered[r].entries) {
+    for (auto& entry : gathered[r].entries) {
       const std::string& uuid = entry.first;
       const auto fail = [&](const char* what) {
         ErrorRecord record;
@@ -51,7 +52,7 @@ wire::HandleMap merge_handles(std::span<const std::string> uuids,
       const auto at = std::lower_bound(
           merged.entries.begin(), merged.entries.end(), uuid,
           [](const auto& known, const std::string& key) { return known.first < key; });
-      merged.entries.emplace(at, uuid, entry.second);
+      merged.entries.insert(at, std::move(entry));
     }
   }
   for (std::size_t r = 0; r < uuids.size(); ++r) {
@@ -118,10 +119,11 @@ void Sender::open(std::span<const std::string> device_uuids) {
   gates_.agree(error);
 
   std::vector<wire::HandleMap> gathered;
+  gathered.reserve(static_cast<std::size_t>(gates_.group().size()));
   for (const ByteBuffer& bytes : gates_.all_gather(own)) {
     gathered.push_back(wire::decode_handle_map(bytes));
   }
-  handles_ = merge_handles(device_uuids, gathered);
+  handles_ = merge_handles(device_uuids, std::move(gathered));
 }
 
 void Sender::send() {

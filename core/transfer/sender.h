@@ -118,6 +118,6 @@ class Sender {
 // gathered[r] what rank r contributed. Throws PeerViolation kMismatch, subject the UUID, rank the
 // contributor: missing, foreign or duplicate.
 wire::HandleMap merge_handles(std::span<const std::string> uuids,
-                              std::span<const wire::HandleMap> gathered);
+                              std::vector<wire::HandleMap> gathered);
 
 }  // namespace tpsync::transfer

@@ -179,6 +179,19 @@ void refuse_overlap(std::span<const Part> parts) {
   }
 }
 
+// Brings the parts of each tensor together, by counting. Returns where those of each tensor begin,
+// and their end.
+std::vector<std::size_t> sort_by_tensor(std::vector<Part>& parts, std::size_t tensors) {
+  std::vector<std::size_t> first_of(tensors + 1, 0);
+  for (const Part& part : parts) ++first_of[part.part->tensor + 1];
+  for (std::size_t t = 0; t < tensors; ++t) first_of[t + 1] += first_of[t];
+  std::vector<std::size_t> next(first_of.begin(), first_of.end() - 1);
+  std::vector<Part> sorted(parts.size());
+  for (const Part& part : parts) sorted[next[part.part->tensor]++] = part;
+  parts = std::move(sorted);
+  return first_of;
+}
+
 // `parts` are those of one tensor, sorted, not empty ones; equal ranges stand side by side.
 void validate_tensor_digest(std::uint64_t index, const ExpectedDigest::Tensor& tensor,
                             std::span<const Part> parts, std::vector<Part>& distinct) {
@@ -237,16 +250,16 @@ void validate_digest(const PublicationHeader& header, std::span<const WorkerRece
       if (!part.empty()) parts.push_back(part);
     }
   }
-  std::sort(parts.begin(), parts.end(),
-            [](const Part& a, const Part& b) { return a.key() < b.key(); });
+  const auto in_order = [](const Part& a, const Part& b) { return a.key() < b.key(); };
+  const std::vector<std::size_t> first_of = sort_by_tensor(parts, digest.tensors.size());
   std::vector<Part> distinct;
-  std::size_t first = 0;
   for (std::size_t t = 0; t < digest.tensors.size(); ++t) {
-    std::size_t last = first;
-    while (last < parts.size() && parts[last].part->tensor == t) ++last;
-    validate_tensor_digest(t, digest.tensors[t],
-                           std::span<const Part>(parts).subspan(first, last - first), distinct);
-    first = last;
+    const std::span<Part> own =
+        std::span(parts).subspan(first_of[t], first_of[t + 1] - first_of[t]);
+    if (!std::is_sorted(own.begin(), own.end(), in_order)) {
+      std::sort(own.begin(), own.end(), in_order);
+    }
+    validate_tensor_digest(t, digest.tensors[t], own, distinct);
   }
 }
 

@@ -308,12 +308,13 @@ std::optional<std::size_t> Fields::next() {
 
 void Fields::remember_unknown(std::string_view name) {
   for (std::size_t i = 0; i < unknown_count_; ++i) {
-    if (unknown_[i] == name) malformed(path_, fmt::format("has {} twice", printable(name)));
+    const std::string_view known(unknown_[i].data, unknown_[i].size);
+    if (known == name) malformed(path_, fmt::format("has {} twice", printable(name)));
   }
   if (unknown_count_ == kUnknownFieldsMax) {
     malformed(path_, fmt::format("has more than {} unknown fields", kUnknownFieldsMax));
   }
-  unknown_[unknown_count_++] = name;
+  unknown_[unknown_count_++] = {name.data(), name.size()};
 }
 
 void Fields::require(std::initializer_list<std::size_t> indices) const {

@@ -121,7 +121,11 @@ class Fields {
   std::size_t expected_ = 0;  // the name to try first
   std::uint64_t seen_ = 0;
   std::size_t unknown_count_ = 0;
-  std::array<std::string_view, kUnknownFieldsMax> unknown_;
+  struct Unknown {  // a view that is left unset until it is used
+    const char* data;
+    std::size_t size;
+  };
+  std::array<Unknown, kUnknownFieldsMax> unknown_;
 };
 
 // Reads packed integers (writer.h) out of a `bytes` value.

@@ -2,6 +2,7 @@
 // announced with their size; the caller then writes exactly that many values (pairs for a map).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -12,7 +13,9 @@ namespace tpsync::wire {
 class Writer {
  public:
   // Appends to `out`, which must outlive the writer.
-  explicit Writer(ByteBuffer& out) : out_(out) {}
+  explicit Writer(ByteBuffer& out) : out_(out) {
+    if (out.capacity() == 0) out.reserve(kUsualBytes);
+  }
 
   void nil();
   void boolean(bool value);
@@ -27,6 +30,8 @@ class Writer {
   void raw(ByteView encoded);
 
  private:
+  static constexpr std::size_t kUsualBytes = 256;  // most messages are smaller
+
   ByteBuffer& out_;
 };
 

@@ -1,5 +1,7 @@
 #include "tpsync/runtime/command_loop.h"
 
+#include <utility>
+
 #include "tpsync/base/errors.h"
 #include "tpsync/wire/frame.h"
 
@@ -34,7 +36,7 @@ class Loop {
  private:
   After serve_one() {
     wire::receive_frame(channel_, body_, handler_.next_request_deadline());
-    const wire::RequestHead head = wire::decode_request_head(body_);
+    wire::RequestHead head = wire::decode_request_head(body_);
     const bool in_order =
         options_.consecutive_ids ? head.request_id == last_id_ + 1 : head.request_id > last_id_;
     if (!in_order) {
@@ -46,35 +48,35 @@ class Loop {
     last_id_ = head.request_id;
     wire::Response response;
     response.request_id = head.request_id;
-    response.command = head.command;
+    response.command = std::move(head.command);
     response.ok = true;
-    const After after = execute(head, first, response);
+    const After after = execute(first, response);
     reply_.clear();
     wire::encode_response(response, reply_);
     wire::send_frame(channel_, reply_, Deadline::after(world_.clock, options_.reply_timeout));
     return after;
   }
 
-  After execute(const wire::RequestHead& head, bool first, wire::Response& response) {
-    const auto command = wire::command_from(head.command);
+  After execute(bool first, wire::Response& response) {
+    const auto command = wire::command_from(response.command);
     const bool is_startup = command == wire::Command::kStartup;
     try {
       if (first != is_startup) {
-        throw_invalid(ErrorKind::kInvalidState, head.command,
+        throw_invalid(ErrorKind::kInvalidState, response.command,
                       first ? "the first command must be startup" : "was executed already");
       }
       if (!command) {
-        throw_invalid(ErrorKind::kUnsupported, head.command, "is not a known command");
+        throw_invalid(ErrorKind::kUnsupported, response.command, "is not a known command");
       }
-      return handler_.handle({head.request_id, *command, body_}, response);
+      return handler_.handle({response.request_id, *command, body_}, response);
     } catch (const std::exception& e) {
       const ErrorRecord record = record_of(e);
       set_failure(response, options_.name, record);
       const std::string text = to_text(record);
       world_.log.record({.level = LogLevel::kWarning,
                          .event = LogEvent::kCommandFailed,
-                         .a = head.request_id,
-                         .subject = head.command,
+                         .a = response.request_id,
+                         .subject = response.command,
                          .text = text});
       if (first) return After::kStop;
       return command ? handler_.after_failure(*command) : After::kContinue;

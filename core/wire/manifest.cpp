@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstring>
 #include <optional>
 #include <string_view>
 
@@ -87,9 +86,14 @@ void append_unit(std::string& out, std::uint32_t unit) {
   for (int shift = 12; shift >= 0; shift -= 4) out += kHexDigits[(unit >> shift) & 0xf];
 }
 
-// `text` is UTF-8.
-std::string escaped(std::string_view text) {
-  std::string out;
+// `text` is UTF-8; `plain` says that it needs no escape.
+void append_json_text(std::string& out, std::string_view text, bool plain) {
+  out += '"';
+  if (plain) {
+    out += text;
+    out += '"';
+    return;
+  }
   for (std::size_t i = 0; i < text.size();) {
     const std::uint32_t point = *next_code_point(text, i);
     switch (point) {
@@ -125,36 +129,14 @@ std::string escaped(std::string_view text) {
         }
     }
   }
-  return out;
+  out += '"';
 }
 
-// Appends through a pointer: room for a whole record is made once, not tested at each part.
-class Line {
- public:
-  // `room` is at least what will be appended.
-  Line(std::string& out, std::size_t room) : out_(out) {
-    const std::size_t begin = out.size();
-    out_.resize(begin + room);
-    at_ = out_.data() + begin;
-    end_ = at_ + room;
-  }
-  void text(std::string_view part) {
-    TPSYNC_ASSERT(part.size() <= static_cast<std::size_t>(end_ - at_));
-    std::memcpy(at_, part.data(), part.size());
-    at_ += part.size();
-  }
-  template <typename Integer>
-  void integer(Integer value) {
-    const fmt::format_int digits(value);
-    text({digits.data(), digits.size()});
-  }
-  void end() { out_.resize(static_cast<std::size_t>(at_ - out_.data())); }
-
- private:
-  std::string& out_;
-  char* at_;
-  char* end_;
-};
+template <typename Integer>
+void append_integer(std::string& out, Integer value) {
+  const fmt::format_int digits(value);
+  out.append(digits.data(), digits.size());
+}
 
 [[noreturn]] void refuse(std::uint64_t index, std::string_view field, std::string_view detail) {
   throw_invalid(ErrorKind::kProtocol, fmt::format("tensors[{}].{}", index, field), detail);
@@ -205,29 +187,6 @@ struct ManifestBuilder::State {
     hashing = true;
     check(EVP_DigestUpdate(context.get(), text.data(), text.size()));
     text.clear();
-  }
-
-  // `dtype` and `name` as they stand between quotes.
-  void append(const TensorRecord& record, std::string_view dtype, std::string_view name) {
-    constexpr std::size_t kLiterals = 64;
-    constexpr std::size_t kIntegerMax = 21;  // with a comma
-    Line line(text,
-              kLiterals + dtype.size() + name.size() + kIntegerMax * (2 + record.shape.size()));
-    line.text(tensor_count == 0 ? "{\"dtype\":\"" : ",{\"dtype\":\"");
-    line.text(dtype);
-    line.text("\",\"name\":\"");
-    line.text(name);
-    line.text("\",\"nbytes\":");
-    line.integer(record.nbytes);
-    line.text(",\"numel\":");
-    line.integer(record.numel);
-    line.text(",\"shape\":[");
-    for (std::size_t i = 0; i < record.shape.size(); ++i) {
-      if (i > 0) line.text(",");
-      line.integer(record.shape[i]);
-    }
-    line.text("]}");
-    line.end();
   }
 
   std::string_view name_at(const Name& name) const {
@@ -287,12 +246,22 @@ void ManifestBuilder::add(const TensorRecord& record) {
   const auto byte_count = checked_add(state.byte_count, record.nbytes);
   if (!byte_count) refuse(index, "nbytes", "the bytes of all tensors exceed 2^64");
 
-  if (plain_dtype && plain_name) {
-    state.append(record, record.dtype, record.name);
-  } else {
-    state.append(record, escaped(record.dtype), escaped(record.name));
+  std::string& text = state.text;
+  text += index == 0 ? "{\"dtype\":" : ",{\"dtype\":";
+  append_json_text(text, record.dtype, plain_dtype);
+  text += ",\"name\":";
+  append_json_text(text, record.name, plain_name);
+  text += ",\"nbytes\":";
+  append_integer(text, record.nbytes);
+  text += ",\"numel\":";
+  append_integer(text, record.numel);
+  text += ",\"shape\":[";
+  for (std::size_t i = 0; i < record.shape.size(); ++i) {
+    if (i > 0) text += ',';
+    append_integer(text, record.shape[i]);
   }
-  if (state.text.size() >= kFlushBytes) state.flush();
+  text += "]}";
+  if (text.size() >= kFlushBytes) state.flush();
 
   const std::uint64_t hash = XXH3_64bits(record.name.data(), record.name.size());
   state.index.push_back({hash, state.names.size(), record.name.size()});

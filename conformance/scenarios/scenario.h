@@ -29,8 +29,8 @@ class ScenarioContext {
   int last_rank() const { return spec_.actors - 1; }
 
   // ---- worlds ----
-  // Runs one world. Unless `judged` is false, a verdict that is not a pass fails the scenario, with
-  // the world's label. The script may append outcomes to log().by_rank[rank].
+  // Runs one world. Unless options.judge is false, a verdict that is not a pass fails the scenario,
+  // with the world's label. The script may append outcomes to log().by_rank[rank].
   Run run(const std::string& label, const WorldSpec& spec, const SimOptions& options,
           const Script& script);
   Run run(const std::string& label, const SimOptions& options, const Script& script) {
@@ -61,7 +61,7 @@ class ScenarioContext {
   std::uint64_t worlds() const { return worlds_; }
   // Over all worlds, in order.
   std::uint64_t combined_hash() const { return combined_hash_; }
-  // Where the first failing world's trace and plan are kept for reports.
+  // The first failing world, for reports.
   struct FailedWorld {
     std::string label;
     WorldSpec spec;

@@ -118,7 +118,7 @@ void check_fault(const Fault& fault, const std::string& path);
 std::string_view default_expert();
 std::string expert_of(const Fault& fault);
 
-// The name of a receipt's or result's fault after its dot; hops of these faults.
+// Names of arguments, and the values of hop.
 inline constexpr std::string_view kHop = "hop";
 inline constexpr std::string_view kHopWorker = "worker";
 inline constexpr std::string_view kHopRuntime = "runtime";

@@ -1,4 +1,5 @@
-# Compiler flags, ccache, sanitizers, and the optional parts (AUTO: used where found).
+# Compiler flags, ccache, sanitizers, and the optional parts (AUTO and OFF are equal until a part
+# exists).
 if(TPSYNC_CCACHE)
   find_program(TPSYNC_CCACHE_PROGRAM ccache)
   if(TPSYNC_CCACHE_PROGRAM)

@@ -67,8 +67,7 @@ struct HandleMap {
   friend bool operator==(const HandleMap&, const HandleMap&) = default;
 };
 
-// ---- payloads
-// ------------------------------------------------------------------------------------------------
+// ---- payloads ----
 
 struct StartupRequest {
   friend bool operator==(const StartupRequest&, const StartupRequest&) = default;
@@ -195,8 +194,7 @@ class EncodedUpdate {
   std::uint32_t field_count_ = 0;
 };
 
-// ---- responses
-// -------------------------------------------------------------------------------------------------
+// ---- responses ----
 
 struct WorkerCapability {
   std::int64_t tp_rank = -1;
@@ -246,7 +244,7 @@ struct Response {
   bool ok = false;
   Result result;
   std::string error;      // "ClassName: text", only where !ok
-  std::string traceback;  // the chain of phases, only where !ok
+  std::string traceback;  // who failed at which command ("runtime > startup"), only where !ok
   friend bool operator==(const Response&, const Response&) = default;
 };
 
@@ -265,8 +263,7 @@ enum class Peer : std::uint8_t { kRuntime, kWorker };
 Response decode_response(ByteView body, std::int64_t expected_id, std::string_view expected_command,
                          Peer peer);
 
-// ---- what actors say to one another (ControlGroup), all MessagePack as well
-// ---------------------------------------
+// ---- what actors say to one another (ControlGroup), all MessagePack as well ----
 
 struct TopologyReport {  // rank 0 to all
   std::int64_t tp_world_size = 0;

@@ -101,6 +101,11 @@ struct Program {
   std::function<std::size_t(Arguments)> device;
 };
 
+// Numbers as Linux has them.
+inline constexpr int kSignalAbort = 6;
+inline constexpr int kSignalKill = 9;
+inline constexpr int kSignalTerminate = 15;
+
 struct Outcome {
   enum class Kind : std::uint8_t { kRunning, kExited, kKilled, kCrashed };
   Kind kind = Kind::kRunning;

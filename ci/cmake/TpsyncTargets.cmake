@@ -74,7 +74,8 @@ function(tpsync_test target)
   target_compile_definitions(${target} PRIVATE TPSYNC_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_libraries(${target} PRIVATE ${T_DEPENDS} GTest::gtest GTest::gmock GTest::gtest_main)
   set_target_properties(${target} PROPERTIES
-    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin/tests)
+    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin/tests
+    UNITY_BUILD OFF)  # test files have helpers of the same names
   include(GoogleTest)
   gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60
     PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}")

@@ -64,6 +64,7 @@ void preflight_exact(ScenarioContext& context) {
   for (const wire::Layout layout : {wire::Layout::kCompact, wire::Layout::kRankMajor}) {
     WorldSpec spec = context.spec();
     spec.sync.layout = layout;
+    spec.storage = Storage::kSeparateExperts;
     const std::string name(name_of(layout));
     exact_budget(context, name + ", even shards, separate experts", spec);
     spec.uneven_shards = true;

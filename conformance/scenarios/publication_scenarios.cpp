@@ -114,7 +114,33 @@ void call_order(ScenarioContext& context) {
   context.expect_committed(1);
 }
 
+// What a publication of this model in metadata comes to, without a scenario's variants.
+void one_publication(ScenarioContext& context) {
+  context.run("one publication", {}, publish_once(context.log()));
+  context.expect_committed(context.spec().base_version + 1);
+  std::uint64_t updates = 0;
+  const sim::Trace& trace = context.trace();
+  for (const sim::Event& event : trace.events) {
+    if (event.kind == static_cast<std::uint16_t>(sim::EventKind::kLog) &&
+        event.c == static_cast<std::uint64_t>(LogEvent::kCommandSent) &&
+        trace.texts.at(event.text) == "update_native_weights") {
+      ++updates;
+    }
+  }
+  const std::uint64_t chunks = chunk_count(context.spec());
+  context.check(updates == chunks,
+                fmt::format("{} updates were sent for {} chunks", updates, chunks));
+}
+
 }  // namespace
+
+Scenario publication_only() {
+  return {"publish.once",
+          "One publication of this model commits",
+          {"TPS-PUB-01"},
+          needs_equal_worlds,
+          one_publication};
+}
 
 std::vector<Scenario> publication_scenarios() {
   return {

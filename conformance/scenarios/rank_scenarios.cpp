@@ -168,11 +168,6 @@ void wrong_devices(ScenarioContext& context) {
   }
 }
 
-std::string needs_two(const WorldSpec& spec) {
-  const std::string equal = needs_equal_worlds(spec);
-  return equal.empty() ? needs_ranks(spec, 2) : equal;
-}
-
 }  // namespace
 
 std::vector<Scenario> rank_scenarios() {
@@ -190,7 +185,7 @@ std::vector<Scenario> rank_scenarios() {
       {"rank.killed",
        "A killed actor is reported as lost by every survivor, and the runtime goes",
        {"TPS-CONS-04", "TPS-PROC-03"},
-       needs_two,
+       needs_two_equal_ranks,
        killed_actor},
       {"rank.devices",
        "Foreign, missing, duplicate and swapped device UUIDs are refused before the runtime is "

@@ -108,7 +108,7 @@ void all_sequences(ScenarioContext& context) {
 }
 
 std::string at_one_rank(const WorldSpec& spec) {
-  if (spec.phantom) return "needs bytes; phantom worlds have none";
+  if (spec.phantom) return needs_bytes(spec);
   return spec.tp == 1 && spec.actors == 1 ? "" : "fixes TP 1; run it with --tp 1";
 }
 

@@ -33,8 +33,6 @@ sim::SimConfig sim_config(const WorldSpec& spec, const SimOptions& options) {
   config.phantom = spec.phantom;
   config.policy = options.policy;
   config.deviations = options.deviations;
-  config.replay = options.replay;
-  config.cruelty = options.cruelty;
   config.pipe_capacity = options.pipe_capacity;
   return config;
 }
@@ -187,7 +185,6 @@ class World {
       options.model_type = spec_.config.model_type;
       options.committed_version = std::stoll(process.arguments()[1]);
       options.control_timeout = spec_.sync.control_timeout;
-      options.layouts = spec_.layouts;
       options.combine = combine_lanes;
       const std::string version = process.arguments()[1];
       options.worker = [version](int rank) {

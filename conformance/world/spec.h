@@ -30,7 +30,6 @@ struct WorldSpec {
   // The publication.
   sync::SyncOptions sync;
   rollout::CommandTimeouts timeouts;
-  std::vector<wire::Layout> layouts = {wire::Layout::kRankMajor, wire::Layout::kCompact};
   std::int64_t base_version = 0;  // of the checkpoint that the workers load
 
   // Devices.

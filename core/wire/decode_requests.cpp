@@ -13,9 +13,6 @@ namespace {
 
 using Names = std::string_view;
 
-// Every payload's names begin with the envelope's, whose values were checked before.
-constexpr std::size_t kEnvelopeFields = 3;
-
 constexpr int kPayloadNesting = 1;  // the message's own map
 
 // A shape is larger in memory than the bytes that announce it, so beyond this many they grow by
@@ -40,6 +37,7 @@ Fields read_payload(Reader& in, const Path& root, std::span<const Names> names,
   return fields;
 }
 
+// Every payload's names begin with the envelope's, whose values were checked before.
 template <typename... Name>
 constexpr auto with_envelope(Name... names) {
   return std::array<Names, kEnvelopeFields + sizeof...(names)>{"protocol_version", "request_id",

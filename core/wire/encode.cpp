@@ -6,7 +6,6 @@
 namespace tpsync::wire {
 namespace {
 
-constexpr std::size_t kEnvelopeFields = 3;
 constexpr std::uint32_t kUpdateFixedFields = 5;
 
 void write_envelope(Writer& out, std::size_t payload_fields, std::int64_t request_id,

@@ -44,8 +44,8 @@ class Process {
 
   virtual std::int64_t pid() const = 0;
 
-  // Blocks until the process ended or the deadline passed (nullopt). A child's status is remembered,
-  // so that it may be asked for again; for an attached process it is {false, 0}.
+  // Blocks until the process ended or the deadline passed (nullopt). A child's status is
+  // remembered, so that it may be asked for again; for an attached process it is {false, 0}.
   virtual std::optional<ExitStatus> wait(Deadline deadline) noexcept = 0;
 
   // Signals every process of the group that this child leads; false if no member is left. Only for
@@ -73,6 +73,10 @@ struct KillBudget {
   Duration kill = std::chrono::seconds(5);
   Duration stragglers = std::chrono::milliseconds(500);
 };
+// The kill routine at its longest.
+constexpr Duration total(const KillBudget& budget) {
+  return budget.terminate + budget.kill + budget.stragglers;
+}
 
 // Ends a child and its whole group: SIGTERM to the group and wait; SIGKILL and wait; then the same
 // for members that outlived the leader. Returns true if nothing of the group is left, within the

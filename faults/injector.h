@@ -147,7 +147,7 @@ class ProcessFaults {
   LateStreams& late() { return *late_; }
   FaultPorts& ports() { return ports_; }
   std::string_view role() const;
-  std::uint64_t next_pass() { return passes_++; }
+  void count_pass() { ++passes_; }  // over the weight source
 
  private:
   bool is_now(const Moment& moment, std::string_view op);
@@ -176,7 +176,6 @@ class Injector {
 
   const Plan& plan() const { return plan_; }
   std::size_t applied() const;
-  bool is_applied(std::size_t fault) const { return applied_[fault].load(); }
 
  private:
   friend class ProcessFaults;

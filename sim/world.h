@@ -167,7 +167,6 @@ class SimProcess {
   int open_descriptor(std::uint64_t object);
   void close_descriptor(int descriptor) noexcept;
   std::optional<std::uint64_t> descriptor_object(int descriptor) const;
-  std::size_t descriptor_count() const { return descriptors_.size(); }
 
   // ---- what seams are made of: for the implementations in sim/ ----
   // Costs time, may switch, counts and records the operation. Throws Killed on a dead process.

@@ -14,8 +14,8 @@ Outcome execute(Actor& actor, SequenceCommand command) {
   switch (command) {
     case SequenceCommand::kSleep1:
     case SequenceCommand::kSleep2:
-      actor.engine()->set_weight_sync_sleep_level(command == SequenceCommand::kSleep1 ? 1 : 2,
-                                                  false);
+      actor.engine()->set_weight_sync_sleep_level(
+          {.level = command == SequenceCommand::kSleep1 ? 1 : 2});
       return actor.sleep();
     case SequenceCommand::kWakeWeights:
       return actor.wake_weights();

@@ -153,18 +153,17 @@ std::optional<Generation> RolloutEngine::generate(const wire::GenerateRequest& r
   return generation;
 }
 
-bool RolloutEngine::health_check() {
-  if (options_.tp_rank != 0) return true;
+void RolloutEngine::health_check() {
+  if (options_.tp_rank != 0) return;
   connection("health").request(wire::HealthRequest{}, options_.timeouts.health);
-  return true;
 }
 
-void RolloutEngine::set_weight_sync_sleep_level(int level, bool preserve_next) {
-  if (level != 1 && level != 2) {
+void RolloutEngine::set_weight_sync_sleep_level(const sync::SleepPolicy& policy) {
+  if (policy.level != 1 && policy.level != 2) {
     throw_invalid(ErrorKind::kInvalidConfig, "sleep level", "must be 1 or 2");
   }
-  sleep_level_ = level;
-  preserve_next_sleep_ = preserve_next;
+  sleep_level_ = policy.level;
+  preserve_next_sleep_ = policy.preserve_next;
 }
 
 void RolloutEngine::sleep() {
@@ -254,7 +253,7 @@ void RolloutEngine::start_publication(const wire::StartRequest& request) {
   header_ = request.header;
 }
 
-void RolloutEngine::update_publication(const wire::EncodedUpdate& update, std::uint64_t,
+void RolloutEngine::update_publication(const wire::EncodedUpdate& update,
                                        const wire::HandleMap& handles) {
   constexpr std::string_view kCommand = "update_native_weights";
   Connection& runtime = connection(kCommand);

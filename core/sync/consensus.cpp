@@ -48,7 +48,7 @@ std::string Consensus::phase_name() const {
   return name;
 }
 
-Deadline Consensus::deadline() {
+Deadline Consensus::begin_wait() {
   wait_deadline_ = Deadline::after(clock_, timeout_);
   return wait_deadline_;
 }

@@ -29,7 +29,7 @@ class Consensus final : public transfer::Gates {
   void enter(std::string_view phase, std::int64_t index) override;
   void agree(const std::optional<ErrorRecord>& local) override;
   std::vector<ByteBuffer> all_gather(ByteView bytes) override;
-  Deadline deadline() override;
+  Deadline begin_wait() override;
   collective::ControlGroup& group() override { return group_; }
 
   // Collective; on rank 0 `bytes` is the input, elsewhere the output.
@@ -47,7 +47,7 @@ class Consensus final : public transfer::Gates {
   Clock& clock_;
   Log& log_;
   Duration timeout_;
-  Deadline wait_deadline_ = Deadline::at(TimePoint{0});  // of the last wait on the weight group
+  Deadline wait_deadline_ = Deadline::at(TimePoint{0});  // of the wait begun last
   std::string_view phase_;
   std::int64_t index_ = 0;
   std::vector<std::uint64_t> words_;

@@ -12,8 +12,24 @@ namespace {
 
 // A kill routine's worst case, and so the time after which a worker that still lives is not going
 // to die.
-constexpr Duration kWorkerDeathAllowance = std::chrono::milliseconds(10500);
+constexpr Duration kWorkerDeathAllowance = total(KillBudget{});
 constexpr std::uint64_t kProbeBytes = sizeof(std::uint64_t);
+
+// What a rank's probe begins with: no two ranks' words are equal.
+std::uint64_t probe_word(int rank) {
+  return 0xa7a6a5a4a3a2a1a0ULL + static_cast<std::uint64_t>(rank) * 0x0101010101010101ULL;
+}
+
+class UpdatesToTarget final : public transfer::UpdateSink {
+ public:
+  explicit UpdatesToTarget(PublicationTarget& target) : target_(target) {}
+  void update(const wire::EncodedUpdate& update, const wire::HandleMap& handles) override {
+    target_.update_publication(update, handles);
+  }
+
+ private:
+  PublicationTarget& target_;
+};
 
 std::string to_hex(ByteView bytes) {
   constexpr char kDigits[] = "0123456789abcdef";
@@ -56,11 +72,13 @@ IpcWeightSync::IpcWeightSync(World world, std::unique_ptr<collective::ControlGro
       rank_(group_->rank()) {
   check_options(options_);
   if (rank_ == 0 && options_.control_timeout - kKillAllowance <= target_.weight_update_timeout()) {
-    throw_invalid(
-        ErrorKind::kInvalidConfig, "control_timeout",
-        "must exceed weight_update_timeout by more than 11 s, or the peers give up before "
-        "a hung runtime is ended");
+    static_assert(kKillAllowance % std::chrono::seconds(1) == Duration::zero());
+    throw_invalid(ErrorKind::kInvalidConfig, "control_timeout",
+                  "must exceed weight_update_timeout by more than " +
+                      std::to_string(kKillAllowance / std::chrono::seconds(1)) +
+                      " s, or the peers give up before a hung runtime is ended");
   }
+  if (rank_ == 0) updates_to_target_ = std::make_unique<UpdatesToTarget>(target_);
 }
 
 IpcWeightSync::~IpcWeightSync() { cleanup(); }
@@ -92,7 +110,7 @@ void IpcWeightSync::setup() {
   ByteBuffer bytes;
   if (rank_ == 0) {
     try {
-      target_.set_weight_sync_sleep_level(2, true);
+      target_.set_weight_sync_sleep_level({.level = 2, .preserve_next = true});
       const std::int64_t committed = target_.topology().committed_version;
       const std::uint64_t sum = static_cast<std::uint64_t>(committed);
       wire::encode_sums(std::span(&sum, 1), bytes);
@@ -230,7 +248,6 @@ wire::TopologyReport IpcWeightSync::discover_topology() {
     report.tp_world_size = topology.tp_size;
     report.device_uuids = topology.device_uuids;
     report.worker_pids = topology.worker_pids;
-    report.committed_version = topology.committed_version;
     wire::encode(report, bytes);
   });
   consensus_.broadcast(bytes);
@@ -264,7 +281,6 @@ void IpcWeightSync::preflight(const wire::TopologyReport& topology) {
     report.device_uuid = device_.uuid();
     report.visible_devices = visible_devices(world_.host);
     report.free_bytes = device_.memory().free_bytes;
-    report.largest_tensor_bytes = static_cast<std::int64_t>(canonical.largest_tensor_bytes);
     wire::encode(report, own);
   } catch (const std::exception& e) {
     error = record_of(e);
@@ -289,11 +305,11 @@ void IpcWeightSync::probe_ipc(const wire::TopologyReport& topology) {
         device::allocate(device_, {.bytes = kProbeBytes, .kind = device::RegionKind::kExportable});
     ByteBuffer word(kProbeBytes);
     for (std::size_t i = 0; i < word.size(); ++i) {
-      word[i] = static_cast<std::byte>(0xa0 + 16 * rank_ + static_cast<int>(i));
+      word[i] = static_cast<std::byte>(probe_word(rank_) >> (8 * i) & 0xff);
     }
     const device::Stream stream = device::create_stream(device_);
     device_.upload(stream.id(), region.id(), 0, word);
-    device_.synchronize(stream.id(), consensus_.deadline());
+    device_.synchronize(stream.id(), consensus_.begin_wait());
     wire::HandleMap handle;
     handle.entries.emplace_back(device_.uuid(), device_.export_region(region.id()));
     exported = device::Export(device_, region.id());
@@ -319,14 +335,7 @@ void IpcWeightSync::probe_ipc(const wire::TopologyReport& topology) {
       gathered.push_back(wire::decode_handle_map(bytes));
     }
     request.handles = transfer::merge_handles(topology.device_uuids, gathered);
-    for (int r = 0; r < group_->size(); ++r) {
-      std::uint64_t word = 0;
-      for (std::size_t i = 0; i < kProbeBytes; ++i) {
-        const auto byte = static_cast<std::uint8_t>(0xa0 + 16 * r + static_cast<int>(i));
-        word |= static_cast<std::uint64_t>(byte) << (8 * i);
-      }
-      request.words.push_back(word);
-    }
+    for (int r = 0; r < group_->size(); ++r) request.words.push_back(probe_word(r));
     rank_zero_step("topology-ipc-probe", [&] { target_.probe_ipc(request); });
   } catch (const Error& e) {
     if (e.kind() == ErrorKind::kPeerLost) keep();
@@ -364,6 +373,17 @@ PublicationResult IpcWeightSync::publish() {
   const wire::TopologyReport topology = discover_topology();
   preflight(topology);
   const wire::PublicationHeader header = make_header(topology);
+  start(topology, header);
+  const wire::ExpectedDigest digest = transfer_weights(topology, header);
+  wire::CommitResult result = finish(header, digest);
+  apply(PublicationEvent::kCommit);
+  release();
+  return {header.publication_id, result.model_version, result.prefix_cache_reset,
+          std::move(result.worker_receipts)};
+}
+
+void IpcWeightSync::start(const wire::TopologyReport& topology,
+                          const wire::PublicationHeader& header) {
   if (plan_->chunks.empty()) {
     plan_->chunks = transfer::plan_chunks(plan_->canonical.tensors, options_.bucket_bytes);
     if (rank_ == 0) {
@@ -371,20 +391,6 @@ PublicationResult IpcWeightSync::publish() {
           std::make_unique<transfer::UpdatePlan>(plan_->canonical.tensors, plan_->chunks);
     }
   }
-
-  class Sink final : public transfer::UpdateSink {
-   public:
-    explicit Sink(IpcWeightSync& owner) : owner_(owner) {}
-    void update(const wire::EncodedUpdate& update, std::uint64_t chunk,
-                const wire::HandleMap& handles) override {
-      owner_.target_.update_publication(update, chunk, handles);
-    }
-
-   private:
-    IpcWeightSync& owner_;
-  };
-  Sink sink(*this);
-
   apply(PublicationEvent::kInit);
   rank_zero_step("native-init", [&] { target_.init_publication(); });
 
@@ -399,41 +405,22 @@ PublicationResult IpcWeightSync::publish() {
   if (topology.layout == wire::Layout::kRankMajor) start.source_layout = source_.layout();
   rank_zero_step("native-start", [&] { target_.start_publication(start); });
   apply(PublicationEvent::kStart);
+}
 
+wire::ExpectedDigest IpcWeightSync::transfer_weights(const wire::TopologyReport& topology,
+                                                     const wire::PublicationHeader& header) {
   sender_ = std::make_unique<transfer::Sender>(
-      device_, source_, consensus_, world_.log, rank_ == 0 ? &sink : nullptr,
-      plan_->canonical.tensors, plan_->chunks, plan_->updates.get(),
+      device_, source_, consensus_, world_.log, updates_to_target_.get(), plan_->canonical.tensors,
+      plan_->chunks, plan_->updates.get(),
       transfer::SenderOptions{.bucket_bytes = options_.bucket_bytes,
                               .layout = topology.layout,
                               .content_digest = options_.content_digest});
   sender_->open(header.device_uuids);
   apply(PublicationEvent::kChunk);
   sender_->send();
-  const wire::ExpectedDigest digest = sender_->verify_source(header.expected_manifest.fingerprint);
+  wire::ExpectedDigest digest = sender_->verify_source(header.expected_manifest.fingerprint);
   apply(PublicationEvent::kVerified);
-
-  wire::CommitResult result = finish(header, digest);
-  apply(PublicationEvent::kCommit);
-
-  consensus_.enter("native-ipc-release", 0);
-  std::optional<ErrorRecord> error;
-  if (rank_ == 0) {
-    try {
-      target_.release_publication();
-    } catch (const std::exception& e) {
-      error = record_of(e);
-    }
-  }
-  last_agreement_ = true;
-  consensus_.agree(error);
-  apply(PublicationEvent::kRelease);
-  sender_->release(consensus_.deadline());
-  sender_.reset();
-  workers_.clear();
-  ++next_version_;
-  apply(PublicationEvent::kDone);
-  return {header.publication_id, result.model_version, result.prefix_cache_reset,
-          std::move(result.worker_receipts)};
+  return digest;
 }
 
 wire::CommitResult IpcWeightSync::finish(const wire::PublicationHeader& header,
@@ -462,6 +449,17 @@ wire::CommitResult IpcWeightSync::finish(const wire::PublicationHeader& header,
   return result;
 }
 
+void IpcWeightSync::release() {
+  last_agreement_ = true;
+  rank_zero_step("native-ipc-release", [&] { target_.release_publication(); });
+  apply(PublicationEvent::kRelease);
+  sender_->release(consensus_.begin_wait());
+  sender_.reset();
+  workers_.clear();
+  ++next_version_;
+  apply(PublicationEvent::kDone);
+}
+
 bool IpcWeightSync::workers_gone() {
   const Deadline deadline = Deadline::after(world_.clock, kWorkerDeathAllowance);
   bool gone = true;
@@ -485,7 +483,7 @@ void IpcWeightSync::fail(const ErrorRecord& cause) {
   if (rank_ == 0) target_.poison(to_text(record));
   // A worker may still read this actor's buffer until it is dead; only then is the memory given
   // back.
-  if (sender_ && workers_gone()) sender_->release(consensus_.deadline());
+  if (sender_ && workers_gone()) sender_->release(consensus_.begin_wait());
   sender_.reset();
   workers_.clear();
   throw RuntimeBroken(record);

@@ -47,24 +47,25 @@ class IpcWeightSync {
 
   // Collective, once. Later sleeps of the runtime discard weights, except the next one; the next
   // version is above the runtime's and options.last_committed_version. Throws InvalidInput
-  // kInvalidState if called twice; what the group throws.
+  // kInvalidState, without calling anything, once it has succeeded or after cleanup; what `target`
+  // throws on rank 0, on every actor; RuntimeBroken kPeerLost if the group broke. Nothing is set up
+  // then, the sleep level apart, and setup may be called again while the group is whole.
   void setup();
 
   // Collective. Publishes the next version. Blocks for as long as the transfer takes, each wait
   // bounded by the control timeout. Throws the same record on every actor while the control group
   // is whole:
-  //   InvalidInput, NothingHappened  the runtime was not touched
-  //   RuntimeBroken                  it was, and is gone; kPeerLost if the control group broke;
-  //   kOutcomeUnknown if it broke
-  //                                  in the very last agreement, so that other actors may have
-  //                                  returned the version
-  // InvalidInput kInvalidState before setup, after cleanup, after a poisoned or broken sync: then
-  // nothing was called.
+  // - InvalidInput, NothingHappened: the runtime was not touched.
+  // - RuntimeBroken: it was, and is gone; kPeerLost if the control group broke, also before that;
+  //   kOutcomeUnknown if it broke in the very last agreement, so that other actors may have
+  //   returned the version.
+  // - InvalidInput kInvalidState before setup, after cleanup, after a poisoned or broken sync:
+  //   nothing was called.
   PublicationResult sync();
 
   // Not collective; idempotent; never throws. Leaves the control group. A later sync is refused.
   void cleanup() noexcept;
-  // The same; the name that a trainer's tear-down calls.
+  // The same under the name that it has in UniRL.
   void shutdown() noexcept { cleanup(); }
 
   PublicationState state() const { return state_; }
@@ -80,6 +81,10 @@ class IpcWeightSync {
   void probe_ipc(const wire::TopologyReport& topology);
   wire::PublicationHeader make_header(const wire::TopologyReport& topology);
   PublicationResult publish();
+  void start(const wire::TopologyReport& topology, const wire::PublicationHeader& header);
+  wire::ExpectedDigest transfer_weights(const wire::TopologyReport& topology,
+                                        const wire::PublicationHeader& header);
+  void release();
   wire::CommitResult finish(const wire::PublicationHeader& header,
                             const wire::ExpectedDigest& digest);
   template <typename Call>
@@ -104,6 +109,7 @@ class IpcWeightSync {
   PublicationState state_ = PublicationState::kIdle;
   std::int64_t next_version_ = 1;
   std::unique_ptr<Plan> plan_;
+  std::unique_ptr<transfer::UpdateSink> updates_to_target_;  // rank 0 only
   std::vector<std::unique_ptr<Process>> workers_;
   std::unique_ptr<transfer::Sender> sender_;
 };

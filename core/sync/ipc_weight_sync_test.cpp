@@ -50,8 +50,9 @@ class ScriptedTarget final : public PublicationTarget {
     return given;
   }
   Duration weight_update_timeout() const override { return update_timeout; }
-  void set_weight_sync_sleep_level(int level, bool preserve_next) override {
-    step("sleep level " + std::to_string(level) + (preserve_next ? " preserving" : ""));
+  void set_weight_sync_sleep_level(const SleepPolicy& policy) override {
+    step("sleep level " + std::to_string(policy.level) +
+         (policy.preserve_next ? " preserving" : ""));
   }
   void probe_ipc(const wire::ProbeIpcRequest&) override {
     if (failing == "probe") {
@@ -64,9 +65,12 @@ class ScriptedTarget final : public PublicationTarget {
     header = request.header;
     step("start");
   }
-  void update_publication(const wire::EncodedUpdate&, std::uint64_t chunk,
-                          const wire::HandleMap&) override {
-    step("update " + std::to_string(chunk));
+  void update_publication(const wire::EncodedUpdate& update,
+                          const wire::HandleMap& handles) override {
+    ByteBuffer body;
+    update.encode(1, handles, body);
+    const auto payload = wire::decode_payload(wire::Command::kUpdate, body);
+    step("update " + std::to_string(std::get<wire::UpdateRequest>(payload).chunk_index));
   }
   wire::CommitResult finish_publication(const wire::FinishRequest&) override {
     step("finish");

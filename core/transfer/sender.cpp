@@ -151,7 +151,7 @@ void Sender::send_chunk(std::uint64_t chunk) {
   gates_.enter("native-materialize", index);
   for (std::uint64_t group = 0; group < groups; ++group) {
     try {
-      pass_->gather(chunk, group, gates_.deadline(), gates_.group());
+      pass_->gather(chunk, group, gates_.begin_wait(), gates_.group());
     } catch (const std::exception& e) {
       error = record_of(e);
       gates_.group().raise_alarm();  // peers stop waiting and meet this rank at the next gate
@@ -164,7 +164,7 @@ void Sender::send_chunk(std::uint64_t chunk) {
   gates_.enter("native-transfer", index);
   if (sink_ != nullptr) {
     try {
-      sink_->update(updates_->update(chunk), chunk, handles_);
+      sink_->update(updates_->update(chunk), handles_);
     } catch (const std::exception& e) {
       error = record_of(e);
     }

@@ -37,8 +37,10 @@ class Gates {
   virtual void agree(const std::optional<ErrorRecord>& local) = 0;
   // Collective: every rank's bytes, in rank order.
   virtual std::vector<ByteBuffer> all_gather(ByteView bytes) = 0;
-  // For a wait on the weight group that begins now, and what such a wait watches.
-  virtual Deadline deadline() = 0;
+  // Not collective. A wait on the weight group, or on this rank's own device, begins now: returns
+  // its deadline. The agreement after a wait that was given up reckons from it.
+  virtual Deadline begin_wait() = 0;
+  // What waits on the weight group watch.
   virtual collective::ControlGroup& group() = 0;
 };
 
@@ -46,8 +48,7 @@ class Gates {
 class UpdateSink {
  public:
   virtual ~UpdateSink() = default;
-  virtual void update(const wire::EncodedUpdate& update, std::uint64_t chunk,
-                      const wire::HandleMap& handles) = 0;
+  virtual void update(const wire::EncodedUpdate& update, const wire::HandleMap& handles) = 0;
 };
 
 struct SenderOptions {
@@ -80,7 +81,9 @@ class Sender {
   Sender& operator=(const Sender&) = delete;
 
   // Collective. Allocates and exports the buffer, and merges the handles of all ranks by device
-  // UUID, which must be exactly `device_uuids` in rank order. Throws what the gate throws.
+  // UUID, which must be exactly `device_uuids` in rank order. Throws what the gates throw, and
+  // PeerViolation: merge_handles' kMismatch, or kProtocol for malformed handles; the same on every
+  // rank. The buffer then stays until release() or the destructor.
   void open(std::span<const std::string> device_uuids);
 
   // Collective. All chunks. Throws what the gates throw; every rank throws at the same gate.

@@ -85,8 +85,12 @@ class SenderTest : public testing::Test, public UpdateSink {
     device_.emplace(memory_, device::HostDeviceOptions{"gpu-0", device::Landing::kAtLaunch});
     source_.groups = 1;
   }
-  void update(const wire::EncodedUpdate&, std::uint64_t chunk, const wire::HandleMap&) override {
-    steps_.push_back("update " + std::to_string(chunk));
+  void update(const wire::EncodedUpdate& update, const wire::HandleMap& handles) override {
+    ByteBuffer body;
+    update.encode(1, handles, body);
+    const auto payload = wire::decode_payload(wire::Command::kUpdate, body);
+    steps_.push_back("update " +
+                     std::to_string(std::get<wire::UpdateRequest>(payload).chunk_index));
     if (steps_.back() == failing_update_) {
       throw_violation(ErrorKind::kRemote, steps_.back(), "injected by the test");
     }

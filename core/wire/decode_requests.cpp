@@ -352,12 +352,11 @@ Payload decode_payload(Command command, ByteView body) {
 TopologyReport decode_topology_report(ByteView bytes) {
   Reader in(bytes);
   const Path root;
-  in.array_of(5, root);
+  in.array_of(4, root);
   TopologyReport report;
   report.tp_world_size = in.integer(root.field("tp_world_size"));
   report.device_uuids = read_texts(in, root.field("device_uuids"));
   report.worker_pids = read_integers(in, root.field("worker_pids"));
-  report.committed_version = in.integer(root.field("committed_version"));
   report.layout = read_layout(in, root.field("layout"));
   in.end(root);
   return report;
@@ -366,14 +365,13 @@ TopologyReport decode_topology_report(ByteView bytes) {
 PreflightReport decode_preflight_report(ByteView bytes) {
   Reader in(bytes);
   const Path root;
-  in.array_of(6, root);
+  in.array_of(5, root);
   PreflightReport report;
   report.host_name = in.text(root.field("host_name"));
   report.boot_id = in.text(root.field("boot_id"));
   report.device_uuid = in.text(root.field("device_uuid"));
   report.visible_devices = in.integer(root.field("visible_devices"));
   report.free_bytes = in.natural(root.field("free_bytes"));
-  report.largest_tensor_bytes = in.integer(root.field("largest_tensor_bytes"));
   in.end(root);
   return report;
 }

@@ -269,7 +269,6 @@ struct TopologyReport {  // rank 0 to all
   std::int64_t tp_world_size = 0;
   std::vector<std::string> device_uuids;  // by TP rank
   std::vector<std::int64_t> worker_pids;  // by TP rank
-  std::int64_t committed_version = 0;
   Layout layout = Layout::kCompact;
   friend bool operator==(const TopologyReport&, const TopologyReport&) = default;
 };
@@ -279,7 +278,6 @@ struct PreflightReport {  // each rank to all
   std::string device_uuid;
   std::int64_t visible_devices = 0;
   std::uint64_t free_bytes = 0;
-  std::int64_t largest_tensor_bytes = 0;
   friend bool operator==(const PreflightReport&, const PreflightReport&) = default;
 };
 

@@ -47,7 +47,7 @@ class RecordingGates final : public Gates {
     steps_.push_back("gather of " + phase_);
     return {ByteBuffer(bytes.begin(), bytes.end())};
   }
-  Deadline deadline() override { return Deadline::never(); }
+  Deadline begin_wait() override { return Deadline::never(); }
   GroupOfOne& group() override { return group_; }
 
  private:

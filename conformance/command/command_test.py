@@ -55,6 +55,17 @@ class Plan(unittest.TestCase):
                          "20f24cbf0c8b3c7d4a5dd6d015d28582963c640745287b83b7566eee140c9b57")
 
 
+class DefaultModel(unittest.TestCase):
+    def test_is_the_model_of_tiny_tp4(self):
+        runs = [run("run", "publish.bootstrap", "--json", *config)
+                for config in ((), ("--config", TINY4))]
+        for result in runs:
+            self.assertEqual(result.returncode, 0, result.stderr)
+        built_in, loaded = (json.loads(result.stdout)["scenarios"][0]["trace_hash"]
+                            for result in runs)
+        self.assertEqual(built_in, loaded)
+
+
 class Usage(unittest.TestCase):
     def refused(self, *arguments, names):
         result = run(*arguments)

@@ -37,7 +37,7 @@ void exact_budget(ScenarioContext& context, const std::string& name, WorldSpec s
   spec.sync.gpu_memory_headroom_bytes = 0;
   const std::uint64_t required = sync::required_free_bytes(
       spec.sync.bucket_bytes, model::plan_canonical(spec.config).largest_layer_bytes, 0);
-  spec.device_bytes = 1ULL << 44;
+  spec.device_bytes = 0;
   context.run(name + ", with ample memory", spec, {}, publish_once(context.log()));
   context.expect_committed(1);
   const Usage ample = usage_of(context.trace());

@@ -135,9 +135,8 @@ void killed_actor(ScenarioContext& context) {
 }
 
 void wrong_devices(ScenarioContext& context) {
-  const auto uuid = [](int i) { return fmt::format("5117d0e5-0000-4000-8000-{:012x}", i + 1); };
   std::vector<std::string> own;
-  for (int r = 0; r < context.spec().actors; ++r) own.push_back(uuid(r));
+  for (int r = 0; r < context.spec().actors; ++r) own.push_back(device_uuid(r));
   const auto last = static_cast<std::size_t>(context.last_rank());
   struct Variant {
     std::string name;

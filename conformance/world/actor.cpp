@@ -73,7 +73,7 @@ Outcome Actor::start_engine() {
     options.tp_size = spec_.tp;
     options.tp_rank = ports_.rank;
     options.timeouts = spec_.timeouts;
-    options.runtime_version = "tpsync-test";
+    options.runtime_version = kTestVersion;
     if (ports_.rank == 0) options.runtime = ports_.runtime(spec_.base_version);
     engine_ = std::make_unique<rollout::RolloutEngine>(ports_.world, std::move(options));
   });

@@ -19,10 +19,6 @@ constexpr std::uint64_t kAmpleDevice = 1ULL << 44;
 constexpr const char* kRuntimeProgram = "tpsync-test-runtime";
 constexpr const char* kWorkerProgram = "tpsync-test-worker";
 
-std::string device_uuid(int index) {
-  return fmt::format("5117d0e5-0000-4000-8000-{:012x}", index + 1);
-}
-
 sim::SimConfig sim_config(const WorldSpec& spec, const SimOptions& options) {
   sim::SimConfig config;
   config.seed = spec.seed;
@@ -181,7 +177,7 @@ class World {
     program.body = [this](sim::SimProcess& process) {
       runtime::RuntimeOptions options;
       options.tp_size = spec_.tp;
-      options.version = "tpsync-test";
+      options.version = kTestVersion;
       options.model_type = spec_.config.model_type;
       options.committed_version = std::stoll(process.arguments()[1]);
       options.control_timeout = spec_.sync.control_timeout;
@@ -211,7 +207,7 @@ class World {
       options.tp_rank = process.rank();
       options.tp_size = spec_.tp;
       options.config = spec_.config;
-      options.version = "tpsync-test";
+      options.version = kTestVersion;
       options.kv_cache_bytes = spec_.kv_cache_bytes;
       options.committed_version = spec.base_version;
       options.command_timeout = spec_.timeouts.weight_update;

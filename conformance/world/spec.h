@@ -40,6 +40,12 @@ struct WorldSpec {
   bool phantom = false;
 };
 
+// What the test runtime and its workers call their version, and actors require.
+inline constexpr const char* kTestVersion = "tpsync-test";
+
+// The UUID of the device with this index, from 0.
+std::string device_uuid(int index);
+
 // tiny-tp4 or another small model with a bucket of 1 KiB, short timeouts, content digest on.
 WorldSpec small_world(model::ModelConfig config, int tp);
 

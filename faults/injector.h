@@ -64,7 +64,9 @@ struct FaultPorts {
   std::function<std::vector<ByteRange>(std::string_view expert)> resident_places = {};
 };
 
-// What wait_readable must know of a decorated channel.
+// What wait_readable must know of a decorated channel. A world that decorates channels has a type
+// of its own for it: faults know no world, worlds know no faults, and core knows no decorators. Who
+// puts them together translates (conformance/world/sim_faults.cpp).
 class HasReadiness {
  public:
   enum class Readiness : std::uint8_t {

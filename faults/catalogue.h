@@ -33,7 +33,9 @@ struct Operation {
   // Of the update's frames and of the worker's launch: tensors of default_expert() are in it.
   bool carries_expert = false;
 
-  // The following two are derived by annotate() from the whole list.
+  // The following three are derived by annotate() from the whole list.
+  // The publication carries a content digest.
+  bool digested = true;
   // Nothing that another process needs of this one comes at or after this operation: no byte
   // written, no contribution to an agreement.
   bool is_tail = false;

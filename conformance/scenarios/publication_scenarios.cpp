@@ -63,6 +63,15 @@ void every_layout(ScenarioContext& context) {
       }
     }
   }
+  for (const DType resident : {DType::kFloat16, DType::kFloat32}) {
+    WorldSpec spec = context.spec();
+    spec.config.dtype = resident;
+    spec.stored = resident;
+    spec.sync.bucket_bytes *= 2;  // an element may be twice as large
+    context.run(fmt::format("{} weights", bare_name(resident)), spec, {},
+                publish_once(context.log()));
+    context.expect_committed(1);
+  }
 }
 
 void narrow_pipes(ScenarioContext& context) {
@@ -151,7 +160,9 @@ std::vector<Scenario> publication_scenarios() {
        needs_equal_worlds,
        bootstrap},
       {"publish.layouts",
-       "Both chunk layouts, both storage forms, even and uneven shards, bf16 and fp32 all publish",
+       "Both chunk layouts, both storage forms, even and uneven shards, all stored and resident "
+       "dtypes "
+       "publish",
        {"TPS-DATA-01", "TPS-DATA-02"},
        needs_equal_worlds,
        every_layout},

@@ -111,7 +111,8 @@ std::string needs_two_equal_ranks(const WorldSpec& spec);
 
 // All scenarios, in the order in which they are listed and run.
 std::vector<Scenario> all_scenarios();
-// One publication and nothing else ("publish.once"), for models whose scenarios would take too long.
+// One publication and nothing else ("publish.once"), for models whose scenarios would take too
+// long.
 Scenario publication_only();
 // By its id, publish.once included.
 std::optional<Scenario> scenario_named(const std::string& id);

@@ -290,11 +290,11 @@ std::string trace_parameters(const WorldSpec& spec, const SimOptions& options) {
       "world=sim\ntp={}\nactors={}\nphantom={}\ncontent_seed={}\nbase_version={}\n"
       "control_timeout_ns={}\nupdate_timeout_ns={}\n"
       "layers={}\nexperts={}\nhidden={}\nmoe={}\nvocab={}\nheads={}\nkv_heads={}\nhead_dim={}\n"
-      "tied={}\npolicy={}\n",
+      "tied={}\ndtype={}\npolicy={}\n",
       spec.tp, spec.actors, spec.phantom ? 1 : 0, spec.seed, spec.base_version,
       spec.sync.control_timeout.count(), spec.timeouts.weight_update.count(), c.num_hidden_layers,
       c.num_experts, c.hidden_size, c.moe_intermediate_size, c.vocab_size, c.num_attention_heads,
-      c.num_key_value_heads, c.head_dim, c.tie_word_embeddings ? 1 : 0,
+      c.num_key_value_heads, c.head_dim, c.tie_word_embeddings ? 1 : 0, bare_name(c.dtype),
       static_cast<int>(options.policy));
   if (options.expect_failure) text += "expect=failure\n";
   if (!options.recovery.empty()) text += "recovery=" + options.recovery + "\n";

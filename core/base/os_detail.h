@@ -45,8 +45,8 @@ class Descriptor {
 
 enum class Polled : std::uint8_t { kReady, kPassed, kFailed };
 
-// Blocks until an event of one of `polls` or the deadline. Interruptions are continued. kFailed: the
-// system refused, with errno.
+// Blocks until an event of one of `polls` or the deadline. Interruptions are continued. kFailed:
+// the system refused, with errno.
 Polled poll_events(std::span<pollfd> polls, Deadline deadline) noexcept;
 // The same; false at the deadline. Throws RuntimeBroken kIo if the system refuses.
 bool poll_until(std::span<pollfd> polls, Deadline deadline);

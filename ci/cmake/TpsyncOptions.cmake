@@ -29,6 +29,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   # Reports every optimized `"text" + std::string` (GCC bug 105651, fixed in 13).
   add_compile_options(-Wno-restrict)
 endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_UNITY_BUILD)
+  # Takes every source of a unit for a header, where an unnamed namespace would be a mistake.
+  add_compile_options(-Wno-subobject-linkage)
+endif()
 if(TPSYNC_WERROR)
   add_compile_options(-Werror)
 endif()

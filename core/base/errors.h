@@ -115,6 +115,18 @@ class PeerViolation final : public Error {
 // text otherwise (library texts differ between builds and are not repeated).
 ErrorRecord record_of(const std::exception& error);
 
+// Runs `work` unless `error` is set already; what it throws becomes `error`. For work whose failure
+// is not thrown but reported, at the next agreement or in a reply.
+template <typename Work>
+void attempt(std::optional<ErrorRecord>& error, Work&& work) {
+  if (error) return;
+  try {
+    work();
+  } catch (const std::exception& e) {
+    error = record_of(e);
+  }
+}
+
 // Shorthands for the common cases: subject and detail, phase and rank filled in by the caller that
 // knows them.
 [[noreturn]] void throw_invalid(ErrorKind kind, std::string_view subject, std::string_view detail);

@@ -39,7 +39,7 @@ inline constexpr Duration kKillAllowance = total(KillBudget{}) + std::chrono::mi
 
 // Throws InvalidInput kInvalidConfig, subject the option, in order: bucket_bytes > 0;
 // control_timeout > 0; another adapter than "default" without lora_merged; name_remap patterns;
-// last_committed_version >= 0.
+// last_committed_version from 0 to kCommittedVersionMax.
 void check_options(const SyncOptions& options);
 
 // "bf16", "bfloat16", "fp16", "float16", "half", "fp32", "float32", "float", in any case. Throws

@@ -12,6 +12,9 @@
 
 namespace tpsync::sync {
 
+// A runtime or checkpoint with a higher version leaves none to publish.
+inline constexpr std::int64_t kCommittedVersionMax = INT64_MAX - 1;
+
 struct TargetTopology {
   std::int64_t tp_size = 0;
   std::vector<std::string> device_uuids;  // by TP rank

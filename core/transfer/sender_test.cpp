@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <stdexcept>
 
 #include "core/base/testing/fake_world.h"
 #include "core/transfer/testing/recording_gates.h"
@@ -125,8 +126,8 @@ TEST_F(SenderTest, OneAgreementStandsBeforeEachGroupAndOneAfterEachTransfer) {
   open();
   sender_->send();
   sender_->verify_source(fingerprint());
-  EXPECT_THAT(steps(), ElementsAre("begin", "prepare 0.0", "agree native-buffer-allocation-0",
-                                   "gather of native-buffer-allocation-0",                //
+  EXPECT_THAT(steps(), ElementsAre("begin", "prepare 0.0", "exchange of native-buffer-allocation-0",
+                                   "agree native-buffer-allocation-0",                    //
                                    "gather 0.0", "agree native-materialize-0",            //
                                    "update 0", "prepare 1.0", "agree native-transfer-0",  //
                                    "gather 1.0", "agree native-materialize-1",            //
@@ -187,7 +188,45 @@ TEST_F(SenderTest, ABufferThatCannotBeAllocatedIsAgreedOnUnderItsPhase) {
   const auto other = device::allocate(*device_, {.bytes = 4090, .kind = {}, .tag = {}});
   make();
   EXPECT_EQ(failure_of([&] { open(); }).kind, ErrorKind::kOutOfMemory);
-  EXPECT_THAT(steps(), ElementsAre("agree native-buffer-allocation-0"));
+  EXPECT_THAT(steps(), ElementsAre("exchange of native-buffer-allocation-0",
+                                   "agree native-buffer-allocation-0"));
+}
+
+TEST_F(SenderTest, ASourceThatCannotCountItsGroupsEntersNoneAndRaisesTheAlarm) {
+  make();
+  open();
+  steps();
+  source_.before_call = [calls = 0](std::string_view call) mutable {
+    if (call == "group_count" && ++calls == 1) throw std::runtime_error("injected by the test");
+  };
+  const ErrorRecord record = failure_of([&] { sender_->send(); });
+  EXPECT_EQ(record.kind, ErrorKind::kInternal);
+  EXPECT_EQ(record.remedy, Remedy::kRebuildRuntime);
+  EXPECT_THAT(steps(), ElementsAre("agree native-materialize-0"));
+  EXPECT_EQ(gates_.group().alarms, 1);
+  sender_->release(Deadline::never());
+}
+
+TEST_F(SenderTest, ASourceThatThrowsInsteadOfDrainingKeepsTheBuffer) {
+  make();
+  open();
+  source_.before_call = [](std::string_view call) {
+    if (call == "quiesce") throw std::runtime_error("injected by the test");
+  };
+  sender_->release(Deadline::never());
+  EXPECT_EQ(memory_.live_exports(), 1u);
+}
+
+TEST_F(SenderTest, TheDigestsSumsAreExchangedBeforeTheAgreementOnThem) {
+  source_.sums = {5, 6, 7};
+  make(/*digest=*/true);
+  open();
+  sender_->send();
+  steps();
+  sender_->verify_source(fingerprint());
+  EXPECT_THAT(steps(),
+              ElementsAre("exchange of native-source-verify-0", "agree native-source-verify-0"));
+  sender_->release(Deadline::never());
 }
 
 TEST_F(SenderTest, AnExportForAnotherDeviceThanTheWorkersIsRefused) {

@@ -51,10 +51,11 @@ struct Generation {
 
 class RolloutEngine final : public sync::PublicationTarget {
  public:
-  // On TP rank 0: spawns the runtime and checks its startup reply in this order: the runtime's
-  // version, model type, process group; the number of workers, their ranks, world sizes, UUIDs and
-  // versions; the committed version. Throws InvalidInput for options; RuntimeBroken or
-  // PeerViolation if the runtime does not come up right; then nothing of it is left.
+  // On TP rank 0: spawns the runtime and checks its startup reply in this order: its event is
+  // "ready"; the runtime's version, model type, process group; the number of workers, their ranks,
+  // world sizes, UUIDs and versions; the committed version, above which one must be left. Throws
+  // InvalidInput for options; RuntimeBroken or PeerViolation if the runtime does not come up right;
+  // then nothing of it is left.
   RolloutEngine(World world, EngineOptions options);
   // Ends a runtime that was not shut down; blocks for at most the kill routine.
   ~RolloutEngine() override = default;
@@ -77,13 +78,15 @@ class RolloutEngine final : public sync::PublicationTarget {
   //   sleep      -> ASLEEP        no-op                     -> ASLEEP
   //   wake tags  no-op            -> WEIGHTS_ONLY           no-op
   //   wake all   no-op            -> AWAKE                  sends ["kv_cache"] -> AWAKE
+  // A partial wake-up that left the weights asleep gives no publication; a full one after it sends
+  // no tags, so that AWAKE always means everything.
   void wake_up(const std::vector<std::string>& tags = {});
   void set_weight_sync_sleep_level(const sync::SleepPolicy& policy) override;
   void preserve_weights_for_next_sleep() { preserve_next_sleep_ = true; }
 
   // Only before the first publication, and never lower. Throws NothingHappened kInvalidState after
-  // one or while one is pending; InvalidInput kInvalidConfig for a lower version. The version then
-  // stays.
+  // one or while one is pending; InvalidInput kInvalidConfig for a lower version, or one that
+  // leaves none above it. The version then stays.
   void set_version(std::int64_t version);
   std::int64_t version() const { return version_; }
 
@@ -124,6 +127,7 @@ class RolloutEngine final : public sync::PublicationTarget {
   std::vector<std::int64_t> worker_pids_;
   std::vector<wire::Layout> layouts_;
   SleepState sleep_ = SleepState::kAwake;
+  bool weights_awake_ = true;  // WEIGHTS_ONLY does not say: its name is upstream's for any tag
   int sleep_level_ = 1;
   bool preserve_next_sleep_ = false;
   bool weights_lost_ = false;

@@ -162,6 +162,7 @@ TEST_F(EngineTest, TheFirstFailingStartupCheckIsReportedAndTheRuntimeEnded) {
   using Edit = std::function<void(wire::StartupResult&)>;
   // Later edits are made before earlier ones, so that each check is seen to come before the next.
   const std::vector<std::pair<std::string, Edit>> in_order = {
+      {"startup.event", [](auto& r) { r.event = "starting"; }},
       {"startup.vllm_version", [](auto& r) { r.vllm_version = "0.9"; }},
       {"startup.model_type", [](auto& r) { r.model_type = "llama"; }},
       {"startup.process_group_id", [](auto& r) { r.process_group_id = 101; }},
@@ -173,6 +174,7 @@ TEST_F(EngineTest, TheFirstFailingStartupCheckIsReportedAndTheRuntimeEnded) {
        [](auto& r) { r.worker_capabilities[1].cuda_device_uuid = "gpu-0"; }},
       {"startup.vllm_version", [](auto& r) { r.worker_capabilities[1].vllm_version = "0.9"; }},
       {"startup.committed_version", [](auto& r) { r.committed_version = -1; }},
+      {"startup.committed_version", [](auto& r) { r.committed_version = INT64_MAX; }},
   };
   for (std::size_t first = 0; first < in_order.size(); ++first) {
     FakeWorld world;
@@ -374,6 +376,24 @@ TEST_F(EngineTest, WeightsOnlyIsEnoughForAPublication) {
   EXPECT_EQ(engine().version(), 1);
 }
 
+TEST_F(EngineTest, APartialWakeUpWithoutTheWeightsIsNotEnoughForAPublication) {
+  engine().sleep();
+  engine().wake_up({"kv_cache"});
+  EXPECT_EQ(engine().sleep_state(), SleepState::kWeightsOnly);
+  EXPECT_FALSE(engine().topology().weights_awake);
+  expect_refused("init_native_weight_transfer", "asleep", [&] { engine().init_publication(); });
+  engine().wake_up();
+  const auto wake = std::get<wire::WakeUpRequest>(
+      wire::decode_payload(wire::Command::kWakeUp, runtime_.last_body));
+  EXPECT_THAT(wake.tags, ElementsAre());  // everything
+  EXPECT_EQ(engine().sleep_state(), SleepState::kAwake);
+  publish(1);
+  EXPECT_EQ(engine().generate({})->version, 1);
+  engine().sleep();
+  engine().wake_up({"kv_cache", "weights"});
+  EXPECT_TRUE(engine().topology().weights_awake);
+}
+
 // ---- publication
 
 TEST_F(EngineTest, APendingPublicationRefusesWhatWouldDisturbIt) {
@@ -473,6 +493,10 @@ TEST_F(EngineTest, SetVersionNeverLowersAndEndsWithTheFirstPublication) {
   const ErrorRecord record = failure_of([&] { engine().set_version(3); });
   EXPECT_EQ(record.kind, ErrorKind::kInvalidConfig);
   EXPECT_EQ(record.remedy, Remedy::kFixInput);
+  EXPECT_EQ(engine().version(), 4);
+  const ErrorRecord last = failure_of([&] { engine().set_version(INT64_MAX); });
+  EXPECT_EQ(last.kind, ErrorKind::kInvalidConfig);
+  EXPECT_EQ(last.remedy, Remedy::kFixInput);
   EXPECT_EQ(engine().version(), 4);
   EXPECT_EQ(engine().generate({})->version, 4);
   publish(5);

@@ -129,8 +129,7 @@ class EmptyWorlds {
   explicit EmptyWorlds(Load load) : load_(std::move(load)) {
     config_.seed = kFirstSeed;
     for (std::size_t i = 0; i < load_.devices; ++i) {
-      config_.devices.push_back(
-          {fmt::format("5117d0e5-0000-4000-8000-{:012x}", i + 1), 1 << 20, 0});
+      config_.devices.push_back({conformance::device_uuid(static_cast<int>(i)), 1 << 20, 0});
     }
     // What processes, threads and the end of the world record by themselves is taken off the load,
     // so that both worlds have the same number of events.

@@ -3,6 +3,9 @@
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
+# Headers are most of what compiling costs, so sources are compiled several to a unit.
+unity=(-DCMAKE_UNITY_BUILD=ON)
+
 say() { printf '%s\n' "-- $*"; }
 die() {
   printf '%s: %s\n' "$(basename "$0")" "$*" >&2
@@ -22,16 +25,4 @@ timed() {
   shift
   "$@"
   say "$what: $((SECONDS - start)) s"
-}
-
-# Programs that the given names stand for, or nothing: first_of clang++ clang++-14
-first_of() {
-  local name
-  for name in "$@"; do
-    if command -v "$name" >/dev/null 2>&1; then
-      printf '%s' "$name"
-      return 0
-    fi
-  done
-  return 1
 }

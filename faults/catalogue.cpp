@@ -70,6 +70,11 @@ constexpr FaultKind receipt(std::string_view name, std::string_view summary,
   return kind;
 }
 
+constexpr FaultKind with_digest(FaultKind kind) {
+  kind.applies = rules::on_digest_hop;
+  return kind;
+}
+
 constexpr FaultKind result(std::string_view name, std::string_view summary, std::string_view effect,
                            std::string_view counterpart) {
   FaultKind kind = receipt(name, summary, effect, counterpart);
@@ -308,10 +313,11 @@ constexpr std::array kCatalogue = {
             "A worker whose model holds no weights after a sleep of level 2."),
     receipt("receipt.ready", "a receipt says not ready", "ready is false.",
             "A worker that is still loading."),
-    receipt("receipt.digest", "a receipt's content digest is wrong",
-            "The sum of the first part is another. Does not apply where the digest is off.",
-            "Bytes that landed in the wrong place, or not at all (reported in "
-            "vllm-project/vllm#44814: one parameter per layer is random)."),
+    with_digest(
+        receipt("receipt.digest", "a receipt's content digest is wrong",
+                "The sum of the first part is another. Does not apply where the digest is off.",
+                "Bytes that landed in the wrong place, or not at all (reported in "
+                "vllm-project/vllm#44814: one parameter per layer is random).")),
     result("result.status", "the result does not say committed", "status is \"aborted\".",
            "An engine that answers success to a failed finish."),
     result("result.model_version", "the result names another version", "model_version is one more.",
@@ -333,7 +339,8 @@ constexpr std::array kCatalogue = {
         .moment =
             "where=exporter: source.begin of an actor. where=wire: channel.write of the update by "
             "rank 0 or by the runtime. where=loader: device.launch of a worker in "
-            "update_native_weights. where=trainer: none, the world is made so.",
+            "update_native_weights, where the digest is on. where=trainer: none, the world is made "
+            "so.",
         .legal =
             "where=trainer: refused before the runtime is touched. Else: refused at its own place, "
             "by the manifest, the coverage or the content digest.",

@@ -33,7 +33,9 @@ struct Operation {
   // Of the update's frames and of the worker's launch: tensors of default_expert() are in it.
   bool carries_expert = false;
 
-  // The following two are derived by annotate() from the whole list.
+  // The following three are derived by annotate() from the whole list.
+  // The publication carries a content digest.
+  bool digested = true;
   // Nothing that another process needs of this one comes at or after this operation: no byte
   // written, no contribution to an agreement.
   bool is_tail = false;
@@ -118,7 +120,7 @@ void check_fault(const Fault& fault, const std::string& path);
 std::string_view default_expert();
 std::string expert_of(const Fault& fault);
 
-// The name of a receipt's or result's fault after its dot; hops of these faults.
+// Names of arguments, and the values of hop.
 inline constexpr std::string_view kHop = "hop";
 inline constexpr std::string_view kHopWorker = "worker";
 inline constexpr std::string_view kHopRuntime = "runtime";

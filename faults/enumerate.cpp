@@ -22,6 +22,10 @@ bool is_needed_by_others(const Operation& operation) {
 }  // namespace
 
 void annotate(std::vector<Operation>& operations) {
+  const bool digested = std::any_of(operations.begin(), operations.end(), [](const Operation& o) {
+    return o.op == "device.launch_digests";
+  });
+  for (Operation& operation : operations) operation.digested = digested;
   std::set<ProcessKey> needed;
   for (auto operation = operations.rbegin(); operation != operations.rend(); ++operation) {
     if (is_needed_by_others(*operation)) needed.insert(process_of(*operation));

@@ -9,7 +9,8 @@
 
 namespace tpsync::faults {
 
-// Fills in what an operation's row rules need to know of the others: is_tail and is_first_to_peer.
+// Fills in what an operation's row rules need to know of the others: digested, is_tail and
+// is_first_to_peer.
 // `operations` are those of one publication, in the order of the trace.
 void annotate(std::vector<Operation>& operations);
 

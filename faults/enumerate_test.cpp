@@ -6,8 +6,10 @@
 namespace tpsync::faults {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 Operation operation(std::string role, int rank, std::string phase, std::string op,
                     std::uint64_t occurrence = 0, std::string peer = "") {
@@ -21,7 +23,8 @@ Operation operation(std::string role, int rank, std::string phase, std::string o
   return result;
 }
 
-std::vector<std::string> names_at(std::vector<Operation> operations, std::size_t index) {
+// The faults of one operation, as they stand in `operations`.
+std::vector<std::string> names_among(std::vector<Operation> operations, std::size_t index) {
   annotate(operations);
   std::vector<std::string> names;
   for (const Pair& pair : enumerate(operations)) {
@@ -31,6 +34,23 @@ std::vector<std::string> names_at(std::vector<Operation> operations, std::size_t
     names.push_back(name);
   }
   return names;
+}
+
+// The same in a publication with a content digest.
+std::vector<std::string> names_at(std::vector<Operation> operations, std::size_t index) {
+  operations.push_back(
+      operation("worker", 0, "finish_native_weight_update", "device.launch_digests"));
+  return names_among(std::move(operations), index);
+}
+
+TEST(Enumerate, WithoutAContentDigestNothingIsTriedThatItAloneCouldSee) {
+  const std::vector<Operation> reply = {
+      operation("worker", 1, "finish_native_weight_update", "channel.write", 0, "runtime")};
+  EXPECT_EQ(names_among(reply, 0).size(), 4u + 10u);
+  EXPECT_THAT(names_among(reply, 0), Not(Contains("receipt.digest worker")));
+  Operation copy = operation("worker", 0, "update_native_weights", "device.launch");
+  copy.carries_expert = true;
+  EXPECT_THAT(names_among({copy}, 0), Not(Contains("weights.missing_expert loader")));
 }
 
 TEST(Enumerate, AReadOfAnotherProcessIsClosedMutedKilledAndStopped) {

@@ -64,7 +64,9 @@ struct FaultPorts {
   std::function<std::vector<ByteRange>(std::string_view expert)> resident_places = {};
 };
 
-// What wait_readable must know of a decorated channel.
+// What wait_readable must know of a decorated channel. A world that decorates channels has a type
+// of its own for it: faults know no world, worlds know no faults, and core knows no decorators. Who
+// puts them together translates (conformance/world/sim_faults.cpp).
 class HasReadiness {
  public:
   enum class Readiness : std::uint8_t {
@@ -147,7 +149,7 @@ class ProcessFaults {
   LateStreams& late() { return *late_; }
   FaultPorts& ports() { return ports_; }
   std::string_view role() const;
-  std::uint64_t next_pass() { return passes_++; }
+  void count_pass() { ++passes_; }  // over the weight source
 
  private:
   bool is_now(const Moment& moment, std::string_view op);
@@ -176,7 +178,6 @@ class Injector {
 
   const Plan& plan() const { return plan_; }
   std::size_t applied() const;
-  bool is_applied(std::size_t fault) const { return applied_[fault].load(); }
 
  private:
   friend class ProcessFaults;

@@ -61,12 +61,16 @@ bool on_result_hop(const Operation& o, const Arguments& arguments) {
          o.phase == kResultPhase;
 }
 
+bool on_digest_hop(const Operation& o, const Arguments& arguments) {
+  return o.digested && on_result_hop(o, arguments);
+}
+
 bool on_expert(const Operation& o, const Arguments& arguments) {
   const std::string_view where = argument(arguments, kWhere);
   if (where == "exporter") return on_source(o, arguments);
   if (!o.carries_expert) return false;
   if (where == "loader") {
-    return o.role == kWorker && o.op == "device.launch" && o.phase == kUpdatePhase;
+    return o.digested && o.role == kWorker && o.op == "device.launch" && o.phase == kUpdatePhase;
   }
   if (where != "wire" || o.op != "channel.write" || !o.is_first_to_peer) return false;
   return (o.role == kActor && o.peer_role == kRuntime && o.phase == kTransferPhase) ||

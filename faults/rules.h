@@ -35,6 +35,8 @@ bool on_import(const Operation& operation, const Arguments& arguments);
 // Not on a copy that lands at its own synchronize anyway: delaying it changes nothing.
 bool on_early_copy(const Operation& operation, const Arguments& arguments);
 bool on_result_hop(const Operation& operation, const Arguments& arguments);
+bool on_digest_hop(const Operation& operation, const Arguments& arguments);
+// Bytes that a worker never copied show in the content digest alone.
 bool on_expert(const Operation& operation, const Arguments& arguments);
 bool on_source(const Operation& operation, const Arguments& arguments);
 

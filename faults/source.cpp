@@ -58,7 +58,7 @@ class FaultSource final : public transfer::WeightSource {
   std::unique_ptr<transfer::WeightPass> begin(const transfer::PassTarget& target) override {
     const Fault* loss = faults_.fire(Action::kLoseExpert, kSourceBegin);
     const Fault* extension = faults_.fire(Action::kExtendSource, kSourceBegin);
-    faults_.next_pass();
+    faults_.count_pass();
     auto pass = inner_.begin(target);
     if (loss == nullptr && extension == nullptr) return pass;
     return std::make_unique<FaultPass>(faults_, std::move(pass),

@@ -31,13 +31,13 @@ struct DeviceConfig {
 
 // How unkind the world is. Each cruelty can be switched off, to show that it is what catches a bug.
 struct Cruelty {
-  bool short_io = true;                  // reads and writes move less than they could
-  bool partial_groups = true;            // contributions of a dying rank may reach only some peers
-  bool late_copies = true;               // copies land later, in pieces
-  bool address_reuse = true;             // freed addresses and channel to stale handles come back
-  bool shuffled_times = true;            // equal times are ordered by the seed, not by creation
-  bool latency = true;                   // messages take time
-  bool lost_copies = true;               // pending copies of a killed process may vanish
+  bool short_io = true;        // reads and writes move less than they could
+  bool partial_groups = true;  // contributions of a dying rank may reach only some peers
+  bool late_copies = true;     // copies land later, in pieces
+  bool address_reuse = true;   // freed addresses are used again: a stale handle opens them
+  bool shuffled_times = true;  // equal times are ordered by the seed, not by creation
+  bool latency = true;         // messages take time
+  bool lost_copies = true;     // pending copies of a killed process may vanish
   bool children_die_with_parent = true;  // as production's parent-death signal does
 };
 

@@ -28,7 +28,9 @@ enum class Purpose : std::uint8_t {
   kHarness,  // and above
 };
 
-constexpr std::uint64_t mix(std::uint64_t x) {  // splitmix64's finalizer
+// splitmix64's finalizer. Not core's mix64, though equal to it: that one defines the weights of
+// content digests, and a change of those must not move the draws of every recorded run.
+constexpr std::uint64_t mix(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;

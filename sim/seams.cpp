@@ -11,9 +11,6 @@ namespace tpsync::sim {
 
 namespace {
 
-constexpr int kSignalTerminate = 15;
-constexpr int kSignalKill = 9;
-
 class SimProcessHandle final : public Process {
  public:
   SimProcessHandle(SimProcess& owner, SimProcess& target, bool child)

@@ -100,10 +100,10 @@ enum class EventKind : std::uint16_t {
   kProcessCrash = 13,  // text: the error that left the body
   kProcessStop = 14,
   kProcessResume = 15,
-  kProcessReaped = 16,   // by process a
-  kProcessLeft = 17,     // at its end: a: exports, b: imports, c: regions that it still had
-  kProcessOrphaned = 18  // its parent ended; it is told to die
-  ,
+  kProcessReaped = 16,    // by process a
+  kProcessLeft = 17,      // at its end: a: exports, b: imports, c: regions that it still had
+  kProcessOrphaned = 18,  // its parent ended; it is told to die
+
   kChannelEnd = 20,     // a: channel end, b: 1 closed by its process, 2 by the process's death
   kDescriptorGot = 21,  // a: descriptor number, b: object
   kDescriptorClosed = 22,
@@ -127,7 +127,7 @@ enum class EventKind : std::uint16_t {
   kDeviceImportClosed = 55,  // a: key, b: imports left
   kDeviceSlept = 56,         // a: key, b: 1 if kept
   kDeviceWoken = 57,
-  kDeviceLanding = 58,   // a: key of destination, b: offset<<0, c: hash of (operation, extents)
+  kDeviceLanding = 58,   // a: key of destination, b: operation serial, c: hash of what landed
   kDeviceVanished = 59,  // a: operation serial, b: pieces that never landed
   kDeviceGone = 60,      // memory given back to the device: a: key, b: bytes
   kDevicePeak = 61,      // at the end: a: device, b: peak bytes, c: bytes now

@@ -122,10 +122,18 @@ class Line {
   std::size_t number_;
 };
 
-void read_head(const json& object, std::size_t number, Trace& trace) {
+// What the first line announces.
+struct Sizes {
+  std::uint64_t events = 0;
+  std::uint64_t choices = 0;
+};
+
+void read_head(const json& object, std::size_t number, Trace& trace, Sizes& sizes) {
   const Line line(object, number);
   if (line.get<std::uint64_t>("tpsync_trace", 0) != kFormat)
     throw TraceFormatError(number, "this is no trace of format 1");
+  sizes.events = line.get<std::uint64_t>("events", 0);
+  sizes.choices = line.get<std::uint64_t>("choices", 0);
   trace.seed = line.get<std::uint64_t>("seed", 0);
   const auto parameters = object.find("parameters");
   const auto texts = object.find("texts");
@@ -179,6 +187,8 @@ std::string write_trace(const Trace& trace) {
   out.reserve(trace.events.size() * 120 + trace.choices.size() * 60 + 1024);
   out += "{\"tpsync_trace\":" + std::to_string(kFormat);
   field(out, "seed", trace.seed);
+  field(out, "events", trace.events.size());
+  field(out, "choices", trace.choices.size());
   out += ",\"parameters\":" + json_string(trace.parameters) + ",\"texts\":[";
   for (std::uint32_t id = 1; id < trace.texts.size(); ++id)
     out += (id == 1 ? "" : ",") + json_string(trace.texts.at(id));
@@ -201,6 +211,7 @@ std::string write_trace(const Trace& trace) {
 void read_trace(std::string_view text, Trace& trace) {
   trace.clear();
   std::size_t number = 0;
+  Sizes sizes;
   while (!text.empty()) {
     ++number;
     const std::size_t end = std::min(text.find('\n'), text.size());
@@ -209,11 +220,15 @@ void read_trace(std::string_view text, Trace& trace) {
     const json object = json::parse(line, nullptr, false);
     if (!object.is_object()) throw TraceFormatError(number, "no JSON object");
     if (number == 1)
-      read_head(object, number, trace);
+      read_head(object, number, trace, sizes);
     else
       read_record(object, number, trace);
   }
   if (number == 0) throw TraceFormatError(1, "the file is empty");
+  if (trace.events.size() != sizes.events || trace.choices.size() != sizes.choices)
+    throw TraceFormatError(number, "the file is incomplete: the first line announces " +
+                                       std::to_string(sizes.events) + " events and " +
+                                       std::to_string(sizes.choices) + " choices");
 }
 
 }  // namespace tpsync::sim

@@ -14,9 +14,6 @@ namespace tpsync::sim {
 
 namespace {
 
-constexpr int kSignalTerminate = 15;
-constexpr int kSignalKill = 9;
-constexpr int kSignalAbort = 6;
 constexpr std::int64_t kFirstPid = 1000;
 
 int rank_from(Arguments arguments) {

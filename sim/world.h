@@ -101,6 +101,11 @@ struct Program {
   std::function<std::size_t(Arguments)> device;
 };
 
+// Numbers as Linux has them.
+inline constexpr int kSignalAbort = 6;
+inline constexpr int kSignalKill = 9;
+inline constexpr int kSignalTerminate = 15;
+
 struct Outcome {
   enum class Kind : std::uint8_t { kRunning, kExited, kKilled, kCrashed };
   Kind kind = Kind::kRunning;
@@ -162,7 +167,6 @@ class SimProcess {
   int open_descriptor(std::uint64_t object);
   void close_descriptor(int descriptor) noexcept;
   std::optional<std::uint64_t> descriptor_object(int descriptor) const;
-  std::size_t descriptor_count() const { return descriptors_.size(); }
 
   // ---- what seams are made of: for the implementations in sim/ ----
   // Costs time, may switch, counts and records the operation. Throws Killed on a dead process.

@@ -1,4 +1,5 @@
-# Compiler flags, ccache, sanitizers, and the optional parts (AUTO: used where found).
+# Compiler flags, ccache, sanitizers, and the optional parts (AUTO and OFF are equal until a part
+# exists).
 if(TPSYNC_CCACHE)
   find_program(TPSYNC_CCACHE_PROGRAM ccache)
   if(TPSYNC_CCACHE_PROGRAM)
@@ -27,6 +28,10 @@ add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverl
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # Reports every optimized `"text" + std::string` (GCC bug 105651, fixed in 13).
   add_compile_options(-Wno-restrict)
+endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_UNITY_BUILD)
+  # Takes every source of a unit for a header, where an unnamed namespace would be a mistake.
+  add_compile_options(-Wno-subobject-linkage)
 endif()
 if(TPSYNC_WERROR)
   add_compile_options(-Werror)

@@ -61,10 +61,7 @@ endfunction()
 
 # A GoogleTest program; every case becomes one ctest test.
 function(tpsync_test target)
-  cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;DEPENDS;LABELS" ${ARGN})
-  if(NOT T_TIMEOUT)
-    set(T_TIMEOUT 120)
-  endif()
+  cmake_parse_arguments(T "" "" "SOURCES;DEPENDS" ${ARGN})
   find_package(GTest REQUIRED)
   add_executable(${target} ${T_SOURCES})
   target_include_directories(${target} PRIVATE
@@ -74,10 +71,10 @@ function(tpsync_test target)
   target_compile_definitions(${target} PRIVATE TPSYNC_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_libraries(${target} PRIVATE ${T_DEPENDS} GTest::gtest GTest::gmock GTest::gtest_main)
   set_target_properties(${target} PROPERTIES
-    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin/tests)
+    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin/tests
+    UNITY_BUILD OFF)  # test files have helpers of the same names
   include(GoogleTest)
-  gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60
-    PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}")
+  gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120)
 endfunction()
 
 # RapidCheck has no CMake package in Debian.

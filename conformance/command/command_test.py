@@ -55,6 +55,17 @@ class Plan(unittest.TestCase):
                          "20f24cbf0c8b3c7d4a5dd6d015d28582963c640745287b83b7566eee140c9b57")
 
 
+class DefaultModel(unittest.TestCase):
+    def test_is_the_model_of_tiny_tp4(self):
+        runs = [run("run", "publish.bootstrap", "--json", *config)
+                for config in ((), ("--config", TINY4))]
+        for result in runs:
+            self.assertEqual(result.returncode, 0, result.stderr)
+        built_in, loaded = (json.loads(result.stdout)["scenarios"][0]["trace_hash"]
+                            for result in runs)
+        self.assertEqual(built_in, loaded)
+
+
 class Usage(unittest.TestCase):
     def refused(self, *arguments, names):
         result = run(*arguments)
@@ -117,6 +128,9 @@ class Run(unittest.TestCase):
         first, second, other = (run("hash", "--plans", "0", "--lines", "--shard", "0/64"),
                                 run("hash", "--plans", "0", "--lines", "--shard", "0/64"),
                                 run("run", "publish.resumed", "--json", "--seed", "2"))
+        for result in (first, second):
+            self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertGreater(len(first.stdout.splitlines()), 10)
         self.assertEqual(first.stdout, second.stdout)
         same = run("run", "publish.resumed", "--json", "--seed", "1")
         self.assertNotEqual(json.loads(same.stdout)["scenarios"][0]["trace_hash"],
@@ -127,6 +141,63 @@ class Run(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         ids = [s["id"] for s in json.loads(result.stdout)["scenarios"]]
         self.assertEqual(ids, ["publish.once"])
+
+
+class Replay(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def read(self, name):
+        with open(os.path.join(self.folder, name), encoding="utf-8") as file:
+            return json.load(file)
+
+    def replay(self, recorded):
+        path = os.path.join(self.folder, "changed.replay.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(recorded, file)
+        return run("replay", path)
+
+    def test_of_a_scenario_is_the_recorded_run(self):
+        self.assertEqual(run("run", "rank.every-gate", "publish.layouts", "--tp", "2", "--out",
+                             self.folder).returncode, 0)
+        for name in ("rank.every-gate", "publish.layouts"):
+            result = run("replay", os.path.join(self.folder, name + ".replay.json"))
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(result.stdout.split(),
+                             ["trace_hash", self.read(name + ".replay.json")["trace_hash"]])
+
+    def test_says_what_differs_or_is_not_there(self):
+        self.assertEqual(run("run", "publish.pipes", "--out", self.folder).returncode, 0)
+        recorded = self.read("publish.pipes.replay.json")
+        other = self.replay({**recorded, "trace_hash": "0" * 32})
+        self.assertEqual(other.returncode, 3, other.stderr)
+        self.assertIn("0" * 32, other.stderr)
+        for change, named in (({"world": 99}, "world"), ({"scenario": "no.such"}, "scenario"),
+                              ({"tp": 0}, "tp"), ({"bucket_bytes": "much"}, "bucket_bytes")):
+            refused = self.replay({**recorded, **change})
+            self.assertEqual(refused.returncode, 64, refused.stderr)
+            self.assertIn(named, refused.stderr)
+
+    def test_of_a_pair_that_breaks_its_demand_fails_as_it_did_before(self):
+        self.assertEqual(run("explore", "--tp", "1", "--out", self.folder).returncode, 0)
+        recorded = self.read("seeded-fault-free.replay.json")
+        same = self.replay(recorded)
+        self.assertEqual(same.returncode, 0, same.stderr)
+        self.assertIn(recorded["trace_hash"], same.stdout)
+        recorded["trace_hash"] = ""
+        recorded["plan"]["faults"] = [{
+            "name": "channel.eof",
+            "moment": {"role": "actor", "rank": 0, "phase": "native-start", "chunk": 0,
+                       "op": "channel.read", "occurrence": 0}}]
+        recorded["facts"] = [{"demand": "fail", "kinds": ["kEndOfFile"]}]
+        good = self.replay(recorded)
+        self.assertEqual(good.returncode, 0, good.stderr)
+        recorded["facts"] = [{"demand": "survive", "kinds": []}]
+        bad = self.replay(recorded)
+        self.assertEqual(bad.returncode, 1, bad.stderr)
+        self.assertIn("I10", bad.stderr)
 
 
 class Lists(unittest.TestCase):

@@ -23,6 +23,16 @@ struct ExploreFlags {
   std::string out;
 };
 
+void write_finding(const Finding& finding, const std::string& folder, const std::string& name,
+                   std::vector<std::string>& files) {
+  Replay replay;
+  replay.spec = finding.spec;
+  replay.options = finding.options;
+  replay.trace_hash = finding.hash;
+  files.push_back(write_file(folder, name + ".trace.ndjson", finding.trace));
+  files.push_back(write_file(folder, name + ".replay.json", to_json(replay)));
+}
+
 int explore(const ExploreFlags& flags) {
   if (flags.faults != "single") {
     throw UsageError{"--faults: \"" + flags.faults +
@@ -46,6 +56,7 @@ int explore(const ExploreFlags& flags) {
   json["tp"] = spec.tp;
   json["schedules"] = nlohmann::ordered_json::array();
   std::uint64_t violations = 0;
+  std::uint64_t harness_errors = 0;
   std::uint64_t ineffective = 0;
   std::string folder = flags.out.empty() ? "tpsync-out" : flags.out;
   std::vector<std::string> files;
@@ -68,17 +79,14 @@ int explore(const ExploreFlags& flags) {
                                  {"seconds", report.seconds},
                                  {"trace_hash", fmt::format("{:016x}", report.combined_hash)}});
     violations += report.violations;
+    harness_errors += report.harness_errors;
     ineffective += report.ineffective;
     for (std::size_t i = 0; i < report.findings.size(); ++i) {
-      const Finding& finding = report.findings[i];
-      say(report.schedule + ": " + finding.what);
-      const std::string name = fmt::format("{}-{}", report.schedule, i);
-      files.push_back(write_file(folder, name + ".trace.ndjson", finding.trace));
-      Replay replay;
-      replay.spec = finding.spec;
-      replay.options = finding.options;
-      replay.script = "recover";
-      files.push_back(write_file(folder, name + ".replay.json", to_json(replay)));
+      say(report.schedule + ": " + report.findings[i].what);
+      write_finding(report.findings[i], folder, fmt::format("{}-{}", report.schedule, i), files);
+    }
+    if (!flags.out.empty()) {
+      write_finding(report.fault_free, folder, report.schedule + "-fault-free", files);
     }
   }
   say(table(rows));
@@ -90,6 +98,7 @@ int explore(const ExploreFlags& flags) {
     return kExitPassed;
   }
   say("tpsync explore " + flags_text);
+  if (harness_errors > 0) return kExitHarness;
   return violations > 0 ? kExitFailed : kExitInconclusive;
 }
 

@@ -57,6 +57,61 @@ int judge_file(const std::string& path) {
   return print_judgement(judgement, trace);
 }
 
+// Compares with the recorded hash and prints the verdicts.
+int report_replay(const Replay& replay, const std::string& hash, const judge::Judgement& judgement,
+                  const sim::Trace& trace, const std::string& out) {
+  fmt::print("trace_hash {}\n", hash);
+  if (!out.empty()) {
+    say("wrote " + write_file(out, "replay.trace.ndjson", sim::write_trace(trace)));
+  }
+  if (!replay.trace_hash.empty() && replay.trace_hash != hash) {
+    say("the recorded run gave " + replay.trace_hash + ": another build, or another version");
+    return kExitHarness;
+  }
+  return print_judgement(judgement, trace);
+}
+
+int replay_scenario(const Replay& replay, const std::string& out) {
+  const Scenario scenario = *scenario_named(replay.scenario);
+  const std::string reason = scenario.not_applicable(replay.spec);
+  if (!reason.empty()) throw UsageError{"scenario: " + replay.scenario + " " + reason};
+  SimRunner runner;
+  ScenarioContext context(runner, replay.spec);
+  context.keep(replay.world);
+  scenario.body(context);
+  const auto& world = context.kept_world();
+  if (!world) {
+    throw UsageError{fmt::format("world: {} has the worlds 1 to {}", replay.scenario,
+                                 context.worlds())};
+  }
+  say(fmt::format("{}, world {}: {}", replay.scenario, world->number, world->label));
+  for (const std::string& failure : context.failures()) say(failure);
+  sim::Trace trace;
+  sim::read_trace(world->trace, trace);
+  const int verdict = report_replay(replay, world->hash, world->judgement, trace, out);
+  if (context.harness_failed()) return kExitHarness;
+  return verdict == kExitPassed && !context.failures().empty() ? kExitFailed : verdict;
+}
+
+int replay_pair(const Replay& replay, const std::string& out) {
+  SimRunner runner;
+  ActorLog log;
+  log.by_rank.assign(static_cast<std::size_t>(replay.spec.actors), {});
+  const Run run = runner.run(replay.spec, replay.options, publish_and_recover(log));
+  for (std::size_t rank = 0; rank < log.by_rank.size(); ++rank) {
+    for (const Outcome& outcome : log.by_rank[rank]) {
+      say(outcome.ok() ? fmt::format("actor {}: version {}", rank, outcome.version)
+                       : fmt::format("actor {}: {}", rank, to_text(*outcome.error)));
+    }
+  }
+  const bool finished = run.end.kind == sim::RunResult::Kind::kFinished;
+  if (!finished) say("the world: " + run.end.detail);
+  const int verdict =
+      report_replay(replay, sim::to_text(run.hash), run.judgement, runner.trace(), out);
+  if (is_harness_failure(run.end.kind)) return kExitHarness;
+  return finished || verdict != kExitPassed ? verdict : kExitFailed;
+}
+
 int replay_file(const std::string& path, const std::string& out) {
   Replay replay;
   try {
@@ -65,28 +120,7 @@ int replay_file(const std::string& path, const std::string& out) {
     throw UsageError{path + ": " + to_text(error.record())};
   }
   say(fmt::format("tpsync {} seed {} replay {}", TPSYNC_VERSION, replay.spec.seed, path));
-  SimRunner runner;
-  ActorLog log;
-  log.by_rank.assign(static_cast<std::size_t>(replay.spec.actors), {});
-  const Script script = replay.script == "publish" ? publish_once(log) : publish_and_recover(log);
-  const Run run = runner.run(replay.spec, replay.options, script);
-  for (std::size_t rank = 0; rank < log.by_rank.size(); ++rank) {
-    for (const Outcome& outcome : log.by_rank[rank]) {
-      say(outcome.ok() ? fmt::format("actor {}: version {}", rank, outcome.version)
-                       : fmt::format("actor {}: {}", rank, to_text(*outcome.error)));
-    }
-  }
-  const std::string hash = sim::to_text(run.hash);
-  fmt::print("trace_hash {}\n", hash);
-  if (!out.empty())
-    say("wrote " + write_file(out, "replay.trace.ndjson", sim::write_trace(runner.trace())));
-  if (run.end.kind != sim::RunResult::Kind::kFinished) say("the world: " + run.end.detail);
-  if (!replay.trace_hash.empty() && replay.trace_hash != hash) {
-    say("the recorded run gave " + replay.trace_hash + ": another build, or another version");
-    return kExitHarness;
-  }
-  const int verdict = print_judgement(run.judgement, runner.trace());
-  return run.end.kind == sim::RunResult::Kind::kFinished ? verdict : kExitFailed;
+  return replay.scenario.empty() ? replay_pair(replay, out) : replay_scenario(replay, out);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// How commands speak: tables and progress on standard error, JSON alone on standard output.
+// How commands speak: progress and verdict tables on standard error; a command's answer, or its
+// JSON, on standard output.
 #pragma once
 
 #include <string>

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "conformance/scenarios/scenario.h"
 #include "tpsync/base/errors.h"
 
 namespace tpsync::conformance {
@@ -54,13 +55,58 @@ DType dtype_of(const Json& json, const std::string& field) {
   return *dtype;
 }
 
+faults::Demand demand_of(const std::string& name) {
+  using faults::Demand;
+  for (const Demand demand : {Demand::kFail, Demand::kSurvive, Demand::kEither}) {
+    if (to_string(demand) == name) return demand;
+  }
+  refuse("facts.demand", "must be fail, survive or either");
+}
+
+ErrorKind kind_of(const std::string& name) {
+  for (std::uint64_t value = 0; const auto kind = error_kind_from(value); ++value) {
+    if (to_string(*kind) == name) return *kind;
+  }
+  refuse("facts.kinds", "holds \"" + name + "\", which is no kind of error");
+}
+
+SimOptions options_from(const Json& json) {
+  SimOptions options;
+  const int policy = get<int>(json, "policy");
+  if (policy < 0 || policy > 2) refuse("policy", "must be 0, 1 or 2");
+  options.policy = static_cast<sim::Policy>(policy);
+  options.pipe_capacity = get<std::uint64_t>(json, "pipe_capacity");
+  if (options.pipe_capacity == 0) refuse("pipe_capacity", "must be at least 1");
+  options.recovery = get<std::string>(json, "recovery");
+  using Pairs = std::vector<std::pair<std::uint64_t, std::uint32_t>>;
+  for (const auto& [choice, candidate] : get<Pairs>(json, "deviations")) {
+    options.deviations.push_back({choice, candidate});
+  }
+  options.plan = faults::plan_from_json(get<Json>(json, "plan").dump());
+  const auto facts = get<std::vector<Json>>(json, "facts");
+  if (facts.size() > options.plan.faults.size()) {
+    refuse("facts", "must be at most one per fault of the plan");
+  }
+  for (const Json& entry : facts) {
+    FaultFacts& fact = options.facts.emplace_back();
+    fact.demand = demand_of(get<std::string>(entry, "demand"));
+    for (const auto& kind : get<std::vector<std::string>>(entry, "kinds")) {
+      fact.kinds.push_back(kind_of(kind));
+    }
+  }
+  return options;
+}
+
 }  // namespace
 
 std::string to_json(const Replay& replay) {
   const WorldSpec& s = replay.spec;
   Json json;
   json["tpsync_replay"] = kFormat;
-  json["script"] = replay.script;
+  if (!replay.scenario.empty()) {
+    json["scenario"] = replay.scenario;
+    json["world"] = replay.world;
+  }
   json["trace_hash"] = replay.trace_hash;
   json["model"] = model_json(s.config);
   json["tp"] = s.tp;
@@ -81,15 +127,22 @@ std::string to_json(const Replay& replay) {
   json["device_bytes"] = s.device_bytes;
   json["kv_cache_bytes"] = s.kv_cache_bytes;
   json["actor_uuids"] = s.actor_uuids;
+  if (!replay.scenario.empty()) return json.dump(2) + "\n";
   json["policy"] = static_cast<int>(replay.options.policy);
   json["pipe_capacity"] = replay.options.pipe_capacity;
   json["recovery"] = replay.options.recovery;
-  json["expect_failure"] = replay.options.expect_failure;
   json["deviations"] = Json::array();
   for (const sim::Deviation& d : replay.options.deviations) {
     json["deviations"].push_back({d.choice, d.candidate});
   }
   json["plan"] = Json::parse(faults::to_json(replay.options.plan));
+  json["facts"] = Json::array();
+  for (const FaultFacts& facts : replay.options.facts) {
+    Json kinds = Json::array();
+    for (const ErrorKind kind : facts.kinds) kinds.push_back(std::string(to_string(kind)));
+    json["facts"].push_back(
+        {{"demand", std::string(to_string(facts.demand))}, {"kinds", std::move(kinds)}});
+  }
   return json.dump(2) + "\n";
 }
 
@@ -133,23 +186,14 @@ Replay replay_from_json(const std::string& text) {
   if (!s.actor_uuids.empty() && s.actor_uuids.size() != static_cast<std::size_t>(s.actors)) {
     refuse("actor_uuids", "must be empty or one per actor");
   }
-  const int policy = get<int>(json, "policy");
-  if (policy < 0 || policy > 2) refuse("policy", "must be 0, 1 or 2");
-  replay.options.policy = static_cast<sim::Policy>(policy);
-  replay.options.pipe_capacity = get<std::uint64_t>(json, "pipe_capacity");
-  if (replay.options.pipe_capacity == 0) refuse("pipe_capacity", "must be at least 1");
-  replay.options.recovery = get<std::string>(json, "recovery");
-  replay.options.expect_failure = get<bool>(json, "expect_failure");
-  using Pairs = std::vector<std::pair<std::uint64_t, std::uint32_t>>;
-  for (const auto& [choice, candidate] : get<Pairs>(json, "deviations")) {
-    replay.options.deviations.push_back({choice, candidate});
-  }
-  replay.options.plan = faults::plan_from_json(get<Json>(json, "plan").dump());
-  replay.script = get<std::string>(json, "script");
-  if (replay.script != "publish" && replay.script != "recover") {
-    refuse("script", "must be publish or recover");
-  }
   replay.trace_hash = get<std::string>(json, "trace_hash");
+  if (const auto scenario = optional_of<std::string>(json, "scenario")) {
+    if (!scenario_named(*scenario)) refuse("scenario", "is none of this version");
+    replay.scenario = *scenario;
+    replay.world = get<std::uint64_t>(json, "world");
+  } else {
+    replay.options = options_from(json);
+  }
   return replay;
 }
 

@@ -1,7 +1,9 @@
-// A replay: everything that one simulated run depends on, as a JSON file: the world, the script,
-// the fault plan and the schedule.
+// A replay: what one simulated run depends on, as a JSON file. A scenario's world is given by the
+// world that the scenario began from, its id, and which of its worlds it was, because scripts and
+// decorators are code; a pair of the explorer by its world, schedule and fault plan.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "conformance/world/sim_run.h"
@@ -10,10 +12,11 @@
 namespace tpsync::conformance {
 
 struct Replay {
-  WorldSpec spec;
-  SimOptions options;
-  std::string script;      // "publish" (publish_once) or "recover" (publish_and_recover)
-  std::string trace_hash;  // what the run gave; empty: any
+  WorldSpec spec;           // of a scenario: the one that it began from
+  std::string scenario;     // its id; empty for the explorer's publish_and_recover
+  std::uint64_t world = 0;  // of a scenario: the number of its world, from 1
+  SimOptions options;       // of the explorer
+  std::string trace_hash;   // what the run gave; empty: any
 };
 
 std::string to_json(const Replay& replay);

@@ -35,49 +35,22 @@ std::string flags_text(const WorldFlags& flags, const WorldSpec& spec) {
 
 struct ScenarioResult {
   std::string id;
-  std::string verdict;  // "passed", "failed", "not applicable"
+  std::string verdict;  // "passed", "failed", "harness error", "not applicable"
   std::string reason;
   std::uint64_t worlds = 0;
   std::string trace_hash;  // of all its worlds
   std::vector<std::string> files;
 };
 
-// What a publication of this model in metadata comes to, without a scenario's variants.
-void one_publication(ScenarioContext& context) {
-  context.run("one publication", {}, publish_once(context.log()));
-  context.expect_committed(context.spec().base_version + 1);
-  std::uint64_t updates = 0;
-  const sim::Trace& trace = context.trace();
-  for (const sim::Event& event : trace.events) {
-    if (event.kind == static_cast<std::uint16_t>(sim::EventKind::kLog) &&
-        event.c == static_cast<std::uint64_t>(LogEvent::kCommandSent) &&
-        trace.texts.at(event.text) == "update_native_weights") {
-      ++updates;
-    }
-  }
-  const std::uint64_t chunks = chunk_count(context.spec());
-  context.check(updates == chunks,
-                fmt::format("{} updates were sent for {} chunks", updates, chunks));
-  say(fmt::format("{} chunks", chunks));
-}
-
-Scenario publication_only() {
-  return {"publish.once",
-          "One publication of this model commits",
-          {"TPS-PUB-01"},
-          needs_equal_worlds,
-          one_publication};
-}
-
-void write_failure(ScenarioResult& result, const ScenarioContext& context,
-                   const std::string& folder) {
-  const auto& failed = context.failed_world();
-  if (!failed) return;
-  result.files.push_back(write_file(folder, result.id + ".trace.ndjson", failed->trace));
+void write_world(ScenarioResult& result, const ScenarioContext& context,
+                 const ScenarioContext::KeptWorld& world, const std::string& trace,
+                 const std::string& folder) {
   Replay replay;
-  replay.spec = failed->spec;
-  replay.options = failed->options;
-  replay.script = "recover";
+  replay.spec = context.spec();
+  replay.scenario = result.id;
+  replay.world = world.number;
+  replay.trace_hash = world.hash;
+  result.files.push_back(write_file(folder, result.id + ".trace.ndjson", trace));
   result.files.push_back(write_file(folder, result.id + ".replay.json", to_json(replay)));
 }
 
@@ -95,15 +68,19 @@ ScenarioResult run_one(SimRunner& runner, const Scenario& scenario, const WorldS
   result.worlds = context.worlds();
   result.trace_hash = fmt::format("{:016x}", context.combined_hash());
   result.verdict = context.failures().empty() ? "passed" : "failed";
+  if (context.harness_failed()) result.verdict = "harness error";
   if (!context.failures().empty()) {
     result.reason = context.failures().front();
     for (const std::string& failure : context.failures()) {
       failures.push_back(scenario.id + ": " + failure);
     }
-    write_failure(result, context, flags.out.empty() ? "tpsync-out" : flags.out);
+    if (const auto& world = context.failed_world()) {
+      write_world(result, context, *world, world->trace,
+                  flags.out.empty() ? "tpsync-out" : flags.out);
+    }
   } else if (!flags.out.empty()) {
-    result.files.push_back(
-        write_file(flags.out, scenario.id + ".trace.ndjson", sim::write_trace(runner.trace())));
+    write_world(result, context, context.last_world(), sim::write_trace(context.trace()),
+                flags.out);
   }
   return result;
 }
@@ -157,14 +134,17 @@ int run(const RunFlags& flags) {
   std::vector<std::vector<std::string>> rows = {{"scenario", "verdict", "worlds", "reason"}};
   std::uint64_t passed = 0;
   std::uint64_t failed = 0;
+  std::uint64_t harness_errors = 0;
   std::string first_failed;
   for (const Scenario& scenario : chosen) {
     results.push_back(run_one(runner, scenario, spec, flags, failures));
     const ScenarioResult& result = results.back();
     rows.push_back({result.id, result.verdict, std::to_string(result.worlds), result.reason});
     passed += result.verdict == "passed" ? 1 : 0;
-    failed += result.verdict == "failed" ? 1 : 0;
-    if (result.verdict == "failed" && first_failed.empty()) first_failed = result.id;
+    const bool harness_error = result.verdict == "harness error";
+    harness_errors += harness_error ? 1 : 0;
+    failed += harness_error || result.verdict == "failed" ? 1 : 0;
+    if (failed > 0 && first_failed.empty()) first_failed = result.id;
   }
   say(table(rows));
   constexpr std::size_t kShown = 40;
@@ -178,9 +158,12 @@ int run(const RunFlags& flags) {
   if (flags.json) fmt::print("{}\n", json.dump(2));
   say(fmt::format("{} passed, {} failed, {} not applicable", passed, failed,
                   results.size() - passed - failed));
+  if (flags.world.phantom && flags.prefixes.empty()) {
+    say(fmt::format("{} chunks", chunk_count(spec)));
+  }
   if (failed == 0) return kExitPassed;
   say(fmt::format("tpsync run {} {}", first_failed, flags_text(flags.world, spec)));
-  return kExitFailed;
+  return harness_errors > 0 ? kExitHarness : kExitFailed;
 }
 
 }  // namespace

@@ -10,8 +10,7 @@ enum ExitCode : int {
   kExitPassed = 0,
   kExitFailed = 1,  // a conformance failure
   kExitInconclusive = 2,
-  kExitHarness = 3,      // the harness itself failed
-  kExitEnvironment = 4,  // this machine cannot run it
+  kExitHarness = 3,  // the harness itself failed
   kExitUsage = 64,
 };
 

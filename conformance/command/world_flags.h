@@ -1,4 +1,4 @@
-// The flags that say what world a command works on, the same for run, explore and plan.
+// The flags that say what world a command works on, the same for run and explore.
 #pragma once
 
 #include <cstdint>

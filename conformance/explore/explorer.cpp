@@ -16,6 +16,8 @@ namespace tpsync::conformance {
 
 namespace {
 
+constexpr std::size_t kFindingsMax = 10;
+
 // Faults after which the control group is broken, or an actor gone: another world has to recover.
 bool breaks_world(const faults::Fault& fault) {
   const bool ends_actor = (fault.name == "process.kill" || fault.name == "process.stop") &&
@@ -42,6 +44,7 @@ class Explorer {
     report_.runs = 0;
     report_.combined_hash = 0;
     twin_ = runner_.trace();
+    report_.fault_free = finding("", {});
     if (!twin.passed()) {
       ++report_.violations;
       add_finding("the fault-free world: " + twin.end.detail + twin.judgement.text(), {});
@@ -60,7 +63,6 @@ class Explorer {
       try_pair(pairs[index]);
       report_.seconds =
           std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      if (options_.progress) options_.progress(report_);
     }
     return report_;
   }
@@ -88,6 +90,7 @@ class Explorer {
     std::string problem;
     if (run.end.kind != sim::RunResult::Kind::kFinished) {
       problem = "the world did not end by itself: " + run.end.detail;
+      report_.harness_errors += is_harness_failure(run.end.kind) ? 1 : 0;
     } else if (!run.judgement.ok()) {
       problem = run.judgement.text();
     } else {
@@ -158,11 +161,16 @@ class Explorer {
   }
 
   void add_finding(std::string what, const SimOptions& options) {
-    if (report_.findings.size() >= options_.findings_max) return;
-    SimOptions own = options;
-    own.policy = options_.policy;
-    report_.findings.push_back(
-        {std::move(what), spec_, std::move(own), sim::write_trace(runner_.trace())});
+    if (report_.findings.size() >= kFindingsMax) return;
+    report_.findings.push_back(finding(std::move(what), options));
+  }
+
+  // Of the last run.
+  Finding finding(std::string what, SimOptions options) const {
+    options.policy = options_.policy;
+    const sim::Trace& trace = runner_.trace();
+    return {std::move(what), spec_, std::move(options), sim::write_trace(trace),
+            sim::to_text(sim::hash_of(trace))};
   }
 
   SimRunner& runner_;

@@ -15,10 +15,11 @@
 namespace tpsync::conformance {
 
 struct Finding {
-  std::string what;  // the first broken invariant or expectation
+  std::string what;  // the pair and the first broken invariant or expectation
   WorldSpec spec;
   SimOptions options;
   std::string trace;  // in file form
+  std::string hash;
 };
 
 struct ExploreReport {
@@ -28,20 +29,19 @@ struct ExploreReport {
   std::uint64_t pairs = 0;  // applicable
   std::uint64_t runs = 0;
   std::uint64_t violations = 0;
+  std::uint64_t harness_errors = 0;  // of the violations: the simulator's own
   std::uint64_t ineffective = 0;
   double seconds = 0;
   std::uint64_t combined_hash = 0;
   std::vector<Finding> findings;  // the first few violations and ineffective pairs
+  Finding fault_free;             // the run that every pair is held against
 };
 
 struct ExploreOptions {
   sim::Policy policy = sim::Policy::kSeeded;
-  std::size_t findings_max = 10;
   std::uint64_t shard_index = 0;  // runs pairs whose number modulo shard_count is this
   std::uint64_t shard_count = 1;
   bool reverse = false;
-  // Called after each run.
-  std::function<void(const ExploreReport&)> progress;
   // Called with each run's name and hash.
   std::function<void(const std::string&, const sim::TraceHash&)> each;
 };

@@ -43,6 +43,7 @@ Verdict judge_diagnosable(const Context& context);      // I9
 Verdict judge_progress(const Context& context);         // I10
 Verdict judge_recovery(const Context& context);         // I11
 Verdict judge_world(const Context& context);            // world
+Verdict judge_evidence(const Context& context);         // evidence
 
 // ---- what several of them ask ----
 

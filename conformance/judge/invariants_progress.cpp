@@ -84,6 +84,20 @@ std::optional<Verdict> check_committed(const Context& context, const SyncRound& 
   return std::nullopt;
 }
 
+// Starting and setting up work where nothing stands against them.
+std::optional<Verdict> check_set_up(const View& view) {
+  for (const CallView& call : view.calls()) {
+    if (call.call != Call::kStartEngine && call.call != Call::kSetup) continue;
+    if (call.end == kNoEvent || call.ok) continue;
+    const ErrorView error = view.error(call);
+    if (error.injected()) continue;
+    return violation("I10", call.end,
+                     fmt::format("no fault took effect, but {} failed with {}: {}: {}",
+                                 View::name_of(call), error.kind, error.subject, error.detail));
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 // Evidence: the syncs' results, and the faults that took effect with what each demands of its
@@ -95,7 +109,6 @@ Verdict judge_progress(const Context& context) {
   if (context.facts.expects_failure) {
     return not_applicable("I10", "the world is made so that a publication fails");
   }
-  if (view.rounds().empty()) return not_applicable("I10", "no sync was made");
   bool unlisted = false;
   bool must_survive = true;
   for (const std::uint32_t i : faults) {
@@ -109,6 +122,7 @@ Verdict judge_progress(const Context& context) {
   }
   bool injected = false;
   if (must_survive) {
+    if (auto verdict = check_set_up(view)) return *verdict;
     std::int64_t last = context.facts.base_version;
     for (const SyncRound& round : view.rounds()) {
       if (is_misuse(view, round)) continue;
@@ -119,6 +133,7 @@ Verdict judge_progress(const Context& context) {
       }
     }
   }
+  if (view.rounds().empty()) return not_applicable("I10", "no sync was made");
   if (unlisted) return inconclusive("I10", "the parameters do not list a fault that took effect");
   if (faults.empty() && !context.facts.faults.empty()) {
     return inconclusive("I10", "faults were planned, none took effect");

@@ -247,4 +247,42 @@ Verdict judge_world(const Context& context) {
   return pass("world");
 }
 
+// Evidence that there is evidence: every actor that the parameters announce was started and, unless
+// it was ended, recorded what it called; without faults, somebody looked at the last committed
+// version.
+Verdict judge_evidence(const Context& context) {
+  const View& view = context.view;
+  int actors = 0;
+  for (std::uint32_t i = 0; i < view.processes().size(); ++i) {
+    const ProcessView& process = view.processes()[i];
+    if (process.role != Role::kActor) continue;
+    ++actors;
+    if (!process.exited) continue;
+    const bool called = std::any_of(view.calls().begin(), view.calls().end(),
+                                    [i](const CallView& call) { return call.process == i; });
+    if (!called) return inconclusive("evidence", view.name_of(i) + " recorded no call");
+  }
+  if (actors != context.facts.actors) {
+    return inconclusive("evidence", fmt::format("{} actors are announced, {} were started",
+                                                context.facts.actors, actors));
+  }
+  if (!view.lists().faults.empty()) return pass("evidence");
+  const CallView* committed = nullptr;
+  for (const CallView& call : view.calls()) {
+    if (call.call == Call::kSync && call.rank == 0 && call.ok) committed = &call;
+  }
+  if (committed == nullptr) return pass("evidence");
+  const auto version = static_cast<std::uint64_t>(committed->value);
+  const auto looked = [&](const std::vector<std::uint32_t>& list, bool token) {
+    return std::any_of(list.begin(), list.end(), [&](std::uint32_t i) {
+      return i > committed->end && (token ? view.event(i).a : view.event(i).c) == version;
+    });
+  };
+  if (looked(view.lists().tokens, true) || looked(view.lists().residents, false)) {
+    return pass("evidence");
+  }
+  return inconclusive("evidence",
+                      fmt::format("version {} was committed, and nobody looked at it", version));
+}
+
 }  // namespace tpsync::judge

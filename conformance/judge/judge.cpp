@@ -70,11 +70,11 @@ Judgement Judge::judge(const sim::Trace& trace) {
   state_->view.read(trace);
   const Context context{state_->facts, state_->view, state_->lanes};
   Judgement judgement;
-  judgement.verdicts.reserve(13);
+  judgement.verdicts.reserve(14);
   for (auto judge :
        {judge_fail_stop, judge_no_torn_version, judge_agreement, judge_no_hang, judge_prompt,
         judge_lockstep, judge_release, judge_monotonic, judge_no_fallback, judge_diagnosable,
-        judge_progress, judge_recovery, judge_world}) {
+        judge_progress, judge_recovery, judge_world, judge_evidence}) {
     judgement.verdicts.push_back(judge(context));
   }
   return judgement;

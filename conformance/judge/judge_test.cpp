@@ -161,7 +161,7 @@ TEST(FailStop, AnUntouchedRuntimeThatItsFaultKilledIsNoViolation) {
 TEST(FailStop, AProbeWhoseReplyNeverCameEndsTheRuntime) {
   Story story = begun();
   story.begin_sync(1);
-  story.log(kActor0, 3, "probe_ipc");
+  story.log(kActor0, LogNumber::kCommandSent, "probe_ipc");
   story.fail(kActor0, Call::kSync, error_json("timeout", "topology-ipc-probe", 0));
   expect(story, "I1", Status::kViolation, "the runtime still lives");
 }
@@ -169,7 +169,7 @@ TEST(FailStop, AProbeWhoseReplyNeverCameEndsTheRuntime) {
 TEST(FailStop, AnInitWithoutAByteOnTheChannelHasTouchedNothing) {
   Story story = begun();
   story.begin_sync(1);
-  story.log(kActor0, 3, "init_native_weight_transfer");
+  story.log(kActor0, LogNumber::kCommandSent, "init_native_weight_transfer");
   story.op(kActor0, sim::Op::kChannelWrite, "native-init", 4, 0);
   const std::string error = error_json("peer lost", "native-init", 1);
   story.fail(kActor0, Call::kSync, error);
@@ -282,7 +282,7 @@ TEST(Release, AnExitWithRegionsIsAViolationUnlessTheLeakWasAnnounced) {
   Story story = Story::clean();
   story.add(sim::EventKind::kProcessLeft, kActor1, 1, 0, 1);
   expect(story, "I6", Status::kViolation, "actor 1 exited with 1 exports");
-  story.log(kActor1, 12, "");
+  story.log(kActor1, LogNumber::kExportLeaked, "");
   expect(story, "I6", Status::kPass);
 }
 

@@ -71,7 +71,7 @@ TEST(NoHang, ATreeThatOutlivesTheDetectionIsAViolation) {
   Story story = begun();
   story.begin_sync(1);
   story.init();
-  story.log(kActor0, 6, "");
+  story.log(kActor0, LogNumber::kConnectionBroken, "");
   story.now += 12 * kSecond;
   for (std::uint32_t p = story.runtime; p < story.runtime + 3; ++p) story.kill(p, kActor0);
   story.fail(kActor0, Call::kSync, kTransfer);

@@ -130,7 +130,6 @@ class View {
   const std::vector<CallView>& calls() const { return calls_; }  // by their begin
   const EventLists& lists() const { return lists_; }
   const std::vector<SyncRound>& rounds() const { return rounds_; }
-  std::uint32_t engines() const { return engines_; }
   // A return that counts: the actor was neither killed nor stopped in this call.
   bool survived(const CallView& call) const;
   std::string name_of(std::uint32_t process) const;  // "worker 2"

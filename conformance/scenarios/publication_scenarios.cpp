@@ -63,6 +63,15 @@ void every_layout(ScenarioContext& context) {
       }
     }
   }
+  for (const DType resident : {DType::kFloat16, DType::kFloat32}) {
+    WorldSpec spec = context.spec();
+    spec.config.dtype = resident;
+    spec.stored = resident;
+    spec.sync.bucket_bytes *= 2;  // an element may be twice as large
+    context.run(fmt::format("{} weights", bare_name(resident)), spec, {},
+                publish_once(context.log()));
+    context.expect_committed(1);
+  }
 }
 
 void narrow_pipes(ScenarioContext& context) {
@@ -114,7 +123,33 @@ void call_order(ScenarioContext& context) {
   context.expect_committed(1);
 }
 
+// What a publication of this model in metadata comes to, without a scenario's variants.
+void one_publication(ScenarioContext& context) {
+  context.run("one publication", {}, publish_once(context.log()));
+  context.expect_committed(context.spec().base_version + 1);
+  std::uint64_t updates = 0;
+  const sim::Trace& trace = context.trace();
+  for (const sim::Event& event : trace.events) {
+    if (event.kind == static_cast<std::uint16_t>(sim::EventKind::kLog) &&
+        event.c == static_cast<std::uint64_t>(LogEvent::kCommandSent) &&
+        trace.texts.at(event.text) == "update_native_weights") {
+      ++updates;
+    }
+  }
+  const std::uint64_t chunks = chunk_count(context.spec());
+  context.check(updates == chunks,
+                fmt::format("{} updates were sent for {} chunks", updates, chunks));
+}
+
 }  // namespace
+
+Scenario publication_only() {
+  return {"publish.once",
+          "One publication of this model commits",
+          {"TPS-PUB-01"},
+          needs_equal_worlds,
+          one_publication};
+}
 
 std::vector<Scenario> publication_scenarios() {
   return {
@@ -125,7 +160,9 @@ std::vector<Scenario> publication_scenarios() {
        needs_equal_worlds,
        bootstrap},
       {"publish.layouts",
-       "Both chunk layouts, both storage forms, even and uneven shards, bf16 and fp32 all publish",
+       "Both chunk layouts, both storage forms, even and uneven shards, all stored and resident "
+       "dtypes "
+       "publish",
        {"TPS-DATA-01", "TPS-DATA-02"},
        needs_equal_worlds,
        every_layout},

@@ -135,9 +135,8 @@ void killed_actor(ScenarioContext& context) {
 }
 
 void wrong_devices(ScenarioContext& context) {
-  const auto uuid = [](int i) { return fmt::format("5117d0e5-0000-4000-8000-{:012x}", i + 1); };
   std::vector<std::string> own;
-  for (int r = 0; r < context.spec().actors; ++r) own.push_back(uuid(r));
+  for (int r = 0; r < context.spec().actors; ++r) own.push_back(device_uuid(r));
   const auto last = static_cast<std::size_t>(context.last_rank());
   struct Variant {
     std::string name;
@@ -168,11 +167,6 @@ void wrong_devices(ScenarioContext& context) {
   }
 }
 
-std::string needs_two(const WorldSpec& spec) {
-  const std::string equal = needs_equal_worlds(spec);
-  return equal.empty() ? needs_ranks(spec, 2) : equal;
-}
-
 }  // namespace
 
 std::vector<Scenario> rank_scenarios() {
@@ -190,7 +184,7 @@ std::vector<Scenario> rank_scenarios() {
       {"rank.killed",
        "A killed actor is reported as lost by every survivor, and the runtime goes",
        {"TPS-CONS-04", "TPS-PROC-03"},
-       needs_two,
+       needs_two_equal_ranks,
        killed_actor},
       {"rank.devices",
        "Foreign, missing, duplicate and swapped device UUIDs are refused before the runtime is "

@@ -92,11 +92,6 @@ void broadcast_hop(ScenarioContext& context) {
   for (const std::string fault : kResultFaults) run(fault);
 }
 
-std::string needs_two(const WorldSpec& spec) {
-  const std::string equal = needs_equal_worlds(spec);
-  return equal.empty() ? needs_ranks(spec, 2) : equal;
-}
-
 }  // namespace
 
 std::vector<Scenario> receipt_scenarios() {
@@ -114,7 +109,7 @@ std::vector<Scenario> receipt_scenarios() {
       {"receipt.broadcast-hop",
        "A result altered between rank 0 and another actor is refused by that actor, and by all",
        {"TPS-RCPT-03", "TPS-BND-07"},
-       needs_two,
+       needs_two_equal_ranks,
        broadcast_hop},
   };
 }

@@ -18,8 +18,12 @@ Run ScenarioContext::run(const std::string& label, const WorldSpec& spec, const 
   Run run = runner_.run(spec, options, script);
   ++worlds_;
   combined_hash_ = judge::mix(combined_hash_ ^ run.hash.low) + run.hash.high;
-  last_trace_hash_ = sim::to_text(run.hash);
-  last_world_ = FailedWorld{label, spec, options, {}};
+  last_world_ = KeptWorld{label, worlds_, sim::to_text(run.hash), {}, run.judgement};
+  if (worlds_ == keep_number_) {
+    kept_world_ = last_world_;
+    kept_world_->trace = sim::write_trace(runner_.trace());
+  }
+  harness_failed_ |= is_harness_failure(run.end.kind);
   if (run.end.kind != sim::RunResult::Kind::kFinished) {
     check(false, "the world did not end by itself: " + run.end.detail);
   }
@@ -47,7 +51,7 @@ const std::vector<faults::Operation>& ScenarioContext::operations() {
 void ScenarioContext::check(bool condition, const std::string& what) {
   if (condition) return;
   failures_.push_back(label_.empty() ? what : label_ + ": " + what);
-  if (failed_world_ || !last_world_) return;
+  if (failed_world_ || worlds_ == 0) return;
   failed_world_ = last_world_;
   failed_world_->trace = sim::write_trace(runner_.trace());
 }
@@ -106,6 +110,11 @@ std::string needs_equal_worlds(const WorldSpec& spec) {
   return spec.actors == spec.tp ? "" : "needs as many actors as TP ranks";
 }
 
+std::string needs_two_equal_ranks(const WorldSpec& spec) {
+  const std::string equal = needs_equal_worlds(spec);
+  return equal.empty() ? needs_ranks(spec, 2) : equal;
+}
+
 std::vector<Scenario> all_scenarios() {
   std::vector<Scenario> all;
   for (auto make : {publication_scenarios, channel_scenarios, receipt_scenarios, expert_scenarios,
@@ -113,6 +122,15 @@ std::vector<Scenario> all_scenarios() {
     for (Scenario& scenario : make()) all.push_back(std::move(scenario));
   }
   return all;
+}
+
+std::optional<Scenario> scenario_named(const std::string& id) {
+  std::vector<Scenario> all = all_scenarios();
+  all.push_back(publication_only());
+  for (Scenario& scenario : all) {
+    if (scenario.id == id) return std::move(scenario);
+  }
+  return std::nullopt;
 }
 
 }  // namespace tpsync::conformance

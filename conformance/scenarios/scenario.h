@@ -29,8 +29,8 @@ class ScenarioContext {
   int last_rank() const { return spec_.actors - 1; }
 
   // ---- worlds ----
-  // Runs one world. Unless `judged` is false, a verdict that is not a pass fails the scenario, with
-  // the world's label. The script may append outcomes to log().by_rank[rank].
+  // Runs one world. Unless options.judge is false, a verdict that is not a pass fails the scenario,
+  // with the world's label. The script may append outcomes to log().by_rank[rank].
   Run run(const std::string& label, const WorldSpec& spec, const SimOptions& options,
           const Script& script);
   Run run(const std::string& label, const SimOptions& options, const Script& script) {
@@ -61,15 +61,22 @@ class ScenarioContext {
   std::uint64_t worlds() const { return worlds_; }
   // Over all worlds, in order.
   std::uint64_t combined_hash() const { return combined_hash_; }
-  // Where the first failing world's trace and plan are kept for reports.
-  struct FailedWorld {
+  // The harness itself failed in one of the worlds: the scenario says nothing about core.
+  bool harness_failed() const { return harness_failed_; }
+
+  struct KeptWorld {
     std::string label;
-    WorldSpec spec;
-    SimOptions options;
+    std::uint64_t number = 0;  // from 1, in the order of runs
+    std::string hash;
     std::string trace;  // in file form
+    judge::Judgement judgement;
   };
-  const std::optional<FailedWorld>& failed_world() const { return failed_world_; }
-  const std::string& last_trace_hash() const { return last_trace_hash_; }
+  // The first failing world, for reports.
+  const std::optional<KeptWorld>& failed_world() const { return failed_world_; }
+  const KeptWorld& last_world() const { return last_world_; }  // its trace is trace()
+  // Asks for the world of this number, whatever becomes of it; empty if there was none.
+  void keep(std::uint64_t number) { keep_number_ = number; }
+  const std::optional<KeptWorld>& kept_world() const { return kept_world_; }
 
  private:
   SimRunner& runner_;
@@ -77,12 +84,14 @@ class ScenarioContext {
   ActorLog log_;
   std::string label_;
   std::vector<std::string> failures_;
-  std::optional<FailedWorld> failed_world_;
-  std::optional<FailedWorld> last_world_;
+  std::optional<KeptWorld> failed_world_;
+  std::optional<KeptWorld> kept_world_;
+  KeptWorld last_world_;  // without its trace, which the runner has
   std::vector<faults::Operation> operations_;
   std::uint64_t worlds_ = 0;
+  std::uint64_t keep_number_ = 0;
   std::uint64_t combined_hash_ = 0;
-  std::string last_trace_hash_;
+  bool harness_failed_ = false;
 };
 
 struct Scenario {
@@ -98,9 +107,15 @@ struct Scenario {
 std::string needs_ranks(const WorldSpec& spec, int ranks);
 std::string needs_bytes(const WorldSpec& spec);  // not phantom
 std::string needs_equal_worlds(const WorldSpec& spec);
+std::string needs_two_equal_ranks(const WorldSpec& spec);
 
 // All scenarios, in the order in which they are listed and run.
 std::vector<Scenario> all_scenarios();
+// One publication and nothing else ("publish.once"), for models whose scenarios would take too
+// long.
+Scenario publication_only();
+// By its id, publish.once included.
+std::optional<Scenario> scenario_named(const std::string& id);
 
 // One function per file of scenarios.
 std::vector<Scenario> publication_scenarios();

@@ -14,8 +14,8 @@ Outcome execute(Actor& actor, SequenceCommand command) {
   switch (command) {
     case SequenceCommand::kSleep1:
     case SequenceCommand::kSleep2:
-      actor.engine()->set_weight_sync_sleep_level(command == SequenceCommand::kSleep1 ? 1 : 2,
-                                                  false);
+      actor.engine()->set_weight_sync_sleep_level(
+          {.level = command == SequenceCommand::kSleep1 ? 1 : 2});
       return actor.sleep();
     case SequenceCommand::kWakeWeights:
       return actor.wake_weights();
@@ -108,7 +108,7 @@ void all_sequences(ScenarioContext& context) {
 }
 
 std::string at_one_rank(const WorldSpec& spec) {
-  if (spec.phantom) return "needs bytes; phantom worlds have none";
+  if (spec.phantom) return needs_bytes(spec);
   return spec.tp == 1 && spec.actors == 1 ? "" : "fixes TP 1; run it with --tp 1";
 }
 

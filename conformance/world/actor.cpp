@@ -73,7 +73,7 @@ Outcome Actor::start_engine() {
     options.tp_size = spec_.tp;
     options.tp_rank = ports_.rank;
     options.timeouts = spec_.timeouts;
-    options.runtime_version = "tpsync-test";
+    options.runtime_version = kTestVersion;
     if (ports_.rank == 0) options.runtime = ports_.runtime(spec_.base_version);
     engine_ = std::make_unique<rollout::RolloutEngine>(ports_.world, std::move(options));
   });
@@ -203,7 +203,7 @@ Outcome Actor::update() {
   return call(Call::kUpdate, 0, [&](Outcome&) {
     if (!manual_) {
       const wire::EncodedUpdate nothing{wire::UpdateRequest{}};
-      engine_->update_publication(nothing, 0, {});
+      engine_->update_publication(nothing, {});
       return;
     }
     // All chunks, so that one update leaves a publication that can be finished.
@@ -213,7 +213,7 @@ Outcome Actor::update() {
         manual_->pass->prepare(chunk, 0);
         manual_->pass->gather(chunk, 0, deadline, *manual_->group);
       }
-      engine_->update_publication(manual_->updates->update(chunk), chunk, manual_->handles);
+      engine_->update_publication(manual_->updates->update(chunk), manual_->handles);
     }
   });
 }

@@ -85,13 +85,11 @@ class Actor {
 
   rollout::RolloutEngine* engine() { return engine_.get(); }
   sync::IpcWeightSync* sync() { return sync_.get(); }
-  std::int64_t version_returned() const { return version_returned_; }
 
  private:
   template <typename Body>
   Outcome call(judge::Call call, std::uint64_t argument, Body&& body);
   void observe();
-  wire::StartRequest manual_start() const;
 
   WorldSpec spec_;
   ActorPorts ports_;

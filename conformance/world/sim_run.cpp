@@ -19,10 +19,6 @@ constexpr std::uint64_t kAmpleDevice = 1ULL << 44;
 constexpr const char* kRuntimeProgram = "tpsync-test-runtime";
 constexpr const char* kWorkerProgram = "tpsync-test-worker";
 
-std::string device_uuid(int index) {
-  return fmt::format("5117d0e5-0000-4000-8000-{:012x}", index + 1);
-}
-
 sim::SimConfig sim_config(const WorldSpec& spec, const SimOptions& options) {
   sim::SimConfig config;
   config.seed = spec.seed;
@@ -33,8 +29,6 @@ sim::SimConfig sim_config(const WorldSpec& spec, const SimOptions& options) {
   config.phantom = spec.phantom;
   config.policy = options.policy;
   config.deviations = options.deviations;
-  config.replay = options.replay;
-  config.cruelty = options.cruelty;
   config.pipe_capacity = options.pipe_capacity;
   return config;
 }
@@ -183,11 +177,10 @@ class World {
     program.body = [this](sim::SimProcess& process) {
       runtime::RuntimeOptions options;
       options.tp_size = spec_.tp;
-      options.version = "tpsync-test";
+      options.version = kTestVersion;
       options.model_type = spec_.config.model_type;
       options.committed_version = std::stoll(process.arguments()[1]);
       options.control_timeout = spec_.sync.control_timeout;
-      options.layouts = spec_.layouts;
       options.combine = combine_lanes;
       const std::string version = process.arguments()[1];
       options.worker = [version](int rank) {
@@ -214,7 +207,7 @@ class World {
       options.tp_rank = process.rank();
       options.tp_size = spec_.tp;
       options.config = spec_.config;
-      options.version = "tpsync-test";
+      options.version = kTestVersion;
       options.kv_cache_bytes = spec_.kv_cache_bytes;
       options.committed_version = spec.base_version;
       options.command_timeout = spec_.timeouts.weight_update;
@@ -297,11 +290,11 @@ std::string trace_parameters(const WorldSpec& spec, const SimOptions& options) {
       "world=sim\ntp={}\nactors={}\nphantom={}\ncontent_seed={}\nbase_version={}\n"
       "control_timeout_ns={}\nupdate_timeout_ns={}\n"
       "layers={}\nexperts={}\nhidden={}\nmoe={}\nvocab={}\nheads={}\nkv_heads={}\nhead_dim={}\n"
-      "tied={}\npolicy={}\n",
+      "tied={}\ndtype={}\npolicy={}\n",
       spec.tp, spec.actors, spec.phantom ? 1 : 0, spec.seed, spec.base_version,
       spec.sync.control_timeout.count(), spec.timeouts.weight_update.count(), c.num_hidden_layers,
       c.num_experts, c.hidden_size, c.moe_intermediate_size, c.vocab_size, c.num_attention_heads,
-      c.num_key_value_heads, c.head_dim, c.tie_word_embeddings ? 1 : 0,
+      c.num_key_value_heads, c.head_dim, c.tie_word_embeddings ? 1 : 0, bare_name(c.dtype),
       static_cast<int>(options.policy));
   if (options.expect_failure) text += "expect=failure\n";
   if (!options.recovery.empty()) text += "recovery=" + options.recovery + "\n";

@@ -31,8 +31,6 @@ struct FaultFacts {
 struct SimOptions {
   sim::Policy policy = sim::Policy::kSeeded;
   std::vector<sim::Deviation> deviations;
-  std::vector<sim::Choice> replay;
-  sim::Cruelty cruelty;
   std::uint64_t pipe_capacity = 64 * 1024;
   bool judge = true;
   faults::Plan plan;
@@ -45,6 +43,12 @@ struct SimOptions {
   bool expect_failure = false;  // the scenario's publication must fail without a fault of the plan
   std::string recovery;         // "other-world": this world need not recover by itself
 };
+
+// The simulator was misused or failed, which says nothing about what ran in it.
+inline bool is_harness_failure(sim::RunResult::Kind kind) {
+  return kind == sim::RunResult::Kind::kHarnessError ||
+         kind == sim::RunResult::Kind::kReplayMismatch;
+}
 
 struct Run {
   sim::RunResult end;

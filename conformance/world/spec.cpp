@@ -1,6 +1,12 @@
 #include "conformance/world/spec.h"
 
+#include <fmt/format.h>
+
 namespace tpsync::conformance {
+
+std::string device_uuid(int index) {
+  return fmt::format("5117d0e5-0000-4000-8000-{:012x}", index + 1);
+}
 
 WorldSpec small_world(model::ModelConfig config, int tp) {
   WorldSpec spec;

@@ -30,7 +30,6 @@ struct WorldSpec {
   // The publication.
   sync::SyncOptions sync;
   rollout::CommandTimeouts timeouts;
-  std::vector<wire::Layout> layouts = {wire::Layout::kRankMajor, wire::Layout::kCompact};
   std::int64_t base_version = 0;  // of the checkpoint that the workers load
 
   // Devices.
@@ -40,6 +39,12 @@ struct WorldSpec {
       actor_uuids;  // empty: the devices' own; else what actors' devices claim to be
   bool phantom = false;
 };
+
+// What the test runtime and its workers call their version, and actors require.
+inline constexpr const char* kTestVersion = "tpsync-test";
+
+// The UUID of the device with this index, from 0.
+std::string device_uuid(int index);
 
 // tiny-tp4 or another small model with a bucket of 1 KiB, short timeouts, content digest on.
 WorldSpec small_world(model::ModelConfig config, int tp);

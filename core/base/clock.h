@@ -14,7 +14,12 @@ struct TimePoint {
   std::int64_t ns = 0;
   friend auto operator<=>(const TimePoint&, const TimePoint&) = default;
 };
-constexpr TimePoint operator+(TimePoint t, Duration d) { return {t.ns + d.count()}; }
+// Saturates, so that a timeout of any length may be added to any time.
+constexpr TimePoint operator+(TimePoint t, Duration d) {
+  std::int64_t sum = 0;
+  if (__builtin_add_overflow(t.ns, d.count(), &sum)) return {t.ns < 0 ? INT64_MIN : INT64_MAX};
+  return {sum};
+}
 constexpr Duration operator-(TimePoint a, TimePoint b) { return Duration(a.ns - b.ns); }
 
 // Never throws: destructors and the kill routine read it.

@@ -5,10 +5,12 @@
 // std::exception, never `...`, so that a thread or fiber can be unwound by a signal that is not an
 // error.
 //
-//   InvalidInput    fix the input (configuration, arguments, call order); repeating the call fails
-//   again NothingHappened nothing was changed; the same call may succeed later RuntimeBroken   the
-//   runtime, group or device context is unusable; build a new one PeerViolation   a peer broke the
-//   protocol: a bug in that peer; what it was part of is broken as well
+// - InvalidInput: fix the input (configuration, arguments, call order); repeating the call fails
+//   again.
+// - NothingHappened: nothing was changed; the same call may succeed later.
+// - RuntimeBroken: the runtime, group or device context is unusable; build a new one.
+// - PeerViolation: a peer broke the protocol, which is a bug in that peer; what it was part of is
+//   broken as well.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +36,8 @@ enum class ErrorKind : std::uint8_t {
   kDevice = 11,        // a copy, kernel or stream failed
   kIpc = 12,           // export or import of device memory failed
   kPeerLost = 13,      // a rank of a group died or left, or did not answer in time
-  kOutcomeUnknown =
-      14,  // the very last agreement broke: the version may or may not be committed elsewhere
+  // The very last agreement broke: the version may or may not be committed elsewhere.
+  kOutcomeUnknown = 14,
   kPeerFailed = 16,  // gave up because a peer reported a failure: that peer's error is the cause
   kInternal = 15,    // a bug in this library
 };
@@ -112,6 +114,18 @@ class PeerViolation final : public Error {
 // The record of any exception: an Error's own; kOutOfMemory for bad_alloc; kInternal with a fixed
 // text otherwise (library texts differ between builds and are not repeated).
 ErrorRecord record_of(const std::exception& error);
+
+// Runs `work` unless `error` is set already; what it throws becomes `error`. For work whose failure
+// is not thrown but reported, at the next agreement or in a reply.
+template <typename Work>
+void attempt(std::optional<ErrorRecord>& error, Work&& work) {
+  if (error) return;
+  try {
+    work();
+  } catch (const std::exception& e) {
+    error = record_of(e);
+  }
+}
 
 // Shorthands for the common cases: subject and detail, phase and rank filled in by the caller that
 // knows them.

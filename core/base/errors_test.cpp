@@ -126,6 +126,19 @@ TEST(ErrorNumbers, RoundTripAndEveryKindHasItsOwnName) {
   EXPECT_EQ(remedy_from(5), std::nullopt);
 }
 
+TEST(Attempt, TurnsWhatIsThrownIntoTheErrorAndSkipsWhatComesAfterIt) {
+  std::optional<ErrorRecord> error;
+  int calls = 0;
+  attempt(error, [&] { ++calls; });
+  EXPECT_EQ(error, std::nullopt);
+  attempt(error, [&] { throw std::runtime_error("of a library"); });
+  ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(error->kind, ErrorKind::kInternal);
+  EXPECT_EQ(error->remedy, Remedy::kRebuildRuntime);
+  attempt(error, [&] { ++calls; });
+  EXPECT_EQ(calls, 1);
+}
+
 TEST(AssertionDeathTest, AFailedOneNamesItsExpressionAndAborts) {
   EXPECT_DEATH(TPSYNC_ASSERT(1 + 1 == 3), "assertion failed: 1 \\+ 1 == 3 .*errors_test.cpp");
 }

@@ -14,9 +14,13 @@ namespace tpsync {
 class Host {
  public:
   virtual ~Host() = default;
+  // Both throw RuntimeBroken kIo if the system does not tell. Equal on all processes of one host
+  // until it is started anew.
   virtual std::string host_name() = 0;
   virtual std::string boot_id() = 0;
   virtual std::int64_t pid() = 0;
+  // A copy; nullopt where the variable is not set. Not while another thread changes the
+  // environment.
   virtual std::optional<std::string> environment(std::string_view name) = 0;
 };
 

@@ -1,6 +1,7 @@
 // Seam: typed log records. Core says what happened as data; a sink turns it into text
-// (spdlog_sink.h), into a trace, or into nothing. An unwanted record costs one branch: callers test
-// wants() before they build a subject.
+// (spdlog_sink.h), into a trace, or into nothing. A sink drops what it does not want; records are
+// cheap to build. Whoever would have to compose a text for a record that may be unwanted tests
+// wants() first.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +15,18 @@ enum class LogEvent : std::uint16_t {
   kPhaseEntered = 1,  // subject: phase name without its index; a: index (chunk, gate), or 0
   kPhaseFailed = 2,   // subject: phase name; text: the local error; a: index
   kCommandSent = 3,   // parent: subject: command; a: request id
-  kCommandReceived =
-      4,  // runtime, worker: subject: command; a: request id; b: chunk index for updates
-  kCommandFailed = 5,      // runtime, worker: subject: command; text: the error
+  // Runtime, worker: subject: command; a: request id; b: chunk index for updates.
+  kCommandReceived = 4,
+  kCommandFailed = 5,      // runtime, worker: subject: command; text: the error; a: request id
   kConnectionBroken = 6,   // parent: text: the reason
   kRuntimeSpawned = 7,     // parent: a: pid
   kRuntimeGone = 8,        // parent: a: pid; b: 1 if nothing of its group is left
   kStateChanged = 9,       // subject: state machine; text: new state
   kVersionCommitted = 10,  // a: version
   kImportsReleased = 11,   // worker: a: how many
-  kExportLeaked =
-      12,      // actor: memory kept because a worker's death could not be confirmed; a: bytes
-  kNote = 13,  // text alone
+  // Actor: memory is kept because a worker's death could not be confirmed; a: bytes.
+  kExportLeaked = 12,
+  kNote = 13,  // subject: who speaks; text
 };
 
 struct LogRecord {

@@ -159,7 +159,8 @@ std::size_t OsChannel::read_some(MutableByteView into, Deadline deadline) {
   const Use use(socket_);
   const std::size_t count = arrived_.empty() ? receive(into, deadline) : 0;
   if (count == 0 && !arrived_.empty()) {
-    throw_broken(ErrorKind::kIo, "channel", "descriptors are next where bytes were expected");
+    throw_violation(ErrorKind::kProtocol, "channel",
+                    "descriptors are next where bytes were expected");
   }
   return count;
 }

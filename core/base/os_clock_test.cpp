@@ -29,5 +29,13 @@ TEST(OsClock, SleepUntilAPassedTimeReturns) {
   clock.sleep_until(clock.now());
 }
 
+TEST(TimePoint, ASumThatDoesNotFitIsTheFurthestPointInTime) {
+  EXPECT_EQ(TimePoint{5} + Duration(INT64_MAX - 5), TimePoint{INT64_MAX});
+  EXPECT_EQ(TimePoint{6} + Duration(INT64_MAX - 5), TimePoint{INT64_MAX});
+  EXPECT_EQ(TimePoint{-6} + Duration(INT64_MIN), TimePoint{INT64_MIN});
+  OsClock clock;
+  EXPECT_TRUE(Deadline::after(clock, Duration::max()).is_never());
+}
+
 }  // namespace
 }  // namespace tpsync

@@ -33,7 +33,7 @@ void Descriptor::reset() noexcept {
   number_ = -1;
 }
 
-bool poll_until(std::span<pollfd> polls, Deadline deadline) {
+Polled poll_events(std::span<pollfd> polls, Deadline deadline) noexcept {
   for (;;) {
     timespec left{};
     if (!deadline.is_never()) {
@@ -45,10 +45,16 @@ bool poll_until(std::span<pollfd> polls, Deadline deadline) {
     }
     const int count =
         ppoll(polls.data(), polls.size(), deadline.is_never() ? nullptr : &left, nullptr);
-    if (count > 0) return true;
-    if (count < 0 && errno != EINTR) throw_io("poll", "waiting on a descriptor", errno);
-    if (count == 0 && deadline.passed(monotonic_now())) return false;
+    if (count > 0) return Polled::kReady;
+    if (count < 0 && errno != EINTR) return Polled::kFailed;
+    if (count == 0 && deadline.passed(monotonic_now())) return Polled::kPassed;
   }
+}
+
+bool poll_until(std::span<pollfd> polls, Deadline deadline) {
+  const Polled polled = poll_events(polls, deadline);
+  if (polled == Polled::kFailed) throw_io("poll", "waiting on a descriptor", errno);
+  return polled == Polled::kReady;
 }
 
 }  // namespace tpsync::os_detail

@@ -5,6 +5,7 @@
 
 #include <poll.h>
 
+#include <cstdint>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -42,8 +43,12 @@ class Descriptor {
   int number_ = -1;
 };
 
-// Blocks until an event of one of `polls`, or the deadline (false). Interruptions are continued.
-// Throws RuntimeBroken kIo if the system refuses.
+enum class Polled : std::uint8_t { kReady, kPassed, kFailed };
+
+// Blocks until an event of one of `polls` or the deadline. Interruptions are continued. kFailed:
+// the system refused, with errno.
+Polled poll_events(std::span<pollfd> polls, Deadline deadline) noexcept;
+// The same; false at the deadline. Throws RuntimeBroken kIo if the system refuses.
 bool poll_until(std::span<pollfd> polls, Deadline deadline);
 
 }  // namespace tpsync::os_detail

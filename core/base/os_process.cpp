@@ -96,10 +96,14 @@ bool group_runs(pid_t group) {
 
 class OsProcess final : public Process {
  public:
-  OsProcess(pid_t pid, Descriptor pidfd, bool is_child)
-      : pid_(pid), pidfd_(std::move(pidfd)), is_child_(is_child) {}
+  // What this process may do with it: only a parent learns the status, and only a group's leader
+  // stands for its group.
+  enum class Role : std::uint8_t { kLeader, kMember, kAttached };
+
+  OsProcess(pid_t pid, Descriptor pidfd, Role role)
+      : pid_(pid), pidfd_(std::move(pidfd)), role_(role) {}
   ~OsProcess() override {
-    if (is_child_ && !reaped_) reap(WEXITED | WNOHANG);
+    if (role_ != Role::kAttached && !reaped_) reap(WEXITED | WNOHANG);
   }
 
   std::int64_t pid() const override { return pid_; }
@@ -107,19 +111,28 @@ class OsProcess final : public Process {
   std::optional<ExitStatus> wait(Deadline deadline) noexcept override {
     if (!status_) {
       pollfd poll{pidfd_.number(), POLLIN, 0};
-      if (!os_detail::poll_until({&poll, 1}, deadline)) return std::nullopt;
-      if (is_child_) {
-        status_ = reap(WEXITED | WNOWAIT);
-      } else {
-        status_ = ExitStatus{};
+      if (os_detail::poll_events({&poll, 1}, deadline) != os_detail::Polled::kReady) {
+        return std::nullopt;
+      }
+      switch (role_) {
+        case Role::kLeader:
+          status_ = reap(WEXITED | WNOWAIT);
+          break;
+        case Role::kMember:
+          status_ = reap(WEXITED);
+          reaped_ = true;
+          break;
+        case Role::kAttached:
+          status_ = ExitStatus{};
+          break;
       }
     }
-    if (is_child_ && !reaped_) group_alive();  // reaps where nothing else of the group is left
+    if (role_ == Role::kLeader && !reaped_) group_alive();  // reaps where the group is empty
     return status_;
   }
 
   bool signal_group(Signal signal) noexcept override {
-    TPSYNC_ASSERT(is_child_);
+    TPSYNC_ASSERT(role_ == Role::kLeader);
     if (!group_alive()) return false;
     return kill(-pid_, number_of(signal)) == 0;
   }
@@ -130,7 +143,7 @@ class OsProcess final : public Process {
   }
 
   bool group_alive() noexcept override {
-    TPSYNC_ASSERT(is_child_);
+    TPSYNC_ASSERT(role_ == Role::kLeader);
     if (reaped_) return false;
     if (group_runs(pid_)) return true;
     // The leader is a zombie and alone: nobody can enter its group any more.
@@ -163,7 +176,7 @@ class OsProcess final : public Process {
 
   pid_t pid_;
   Descriptor pidfd_;
-  bool is_child_;
+  Role role_;
   bool reaped_ = false;
   std::optional<ExitStatus> status_;
 };
@@ -178,6 +191,7 @@ struct Image {
   int channel = -1;
   int error = -1;  // write end of a close-on-exec pipe
   pid_t parent = 0;
+  bool own_session = true;
   unsigned descriptor_limit = 0;
 };
 
@@ -198,7 +212,7 @@ constexpr std::array<std::string_view, 4> kSteps = {"leading a session",
     [[maybe_unused]] const ssize_t written = write(error_descriptor, &failure, sizeof failure);
     _exit(127);
   };
-  if (setsid() < 0) fail(0);
+  if (image.own_session && setsid() < 0) fail(0);
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) fail(1);
   if (getppid() != image.parent) _exit(127);  // it ended before the signal was asked for
   for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
@@ -272,6 +286,7 @@ std::unique_ptr<Process> fork_and_exec(SpawnRequest& request, Descriptor channel
   image.channel = channel.number();
   image.error = write_end.number();
   image.parent = getpid();
+  image.own_session = request.own_group;
   image.descriptor_limit = static_cast<unsigned>(std::min<rlim_t>(limit.rlim_cur, 1U << 20));
 
   const pid_t pid = fork();
@@ -286,7 +301,11 @@ std::unique_ptr<Process> fork_and_exec(SpawnRequest& request, Descriptor channel
   do {
     count = read(read_end.number(), &failure, sizeof failure);
   } while (count < 0 && errno == EINTR);
-  if (pidfd && count == 0) return std::make_unique<OsProcess>(pid, std::move(pidfd), true);
+  if (pidfd && count == 0) {
+    return std::make_unique<OsProcess>(
+        pid, std::move(pidfd),
+        request.own_group ? OsProcess::Role::kLeader : OsProcess::Role::kMember);
+  }
   kill(pid, SIGKILL);  // not reaped yet, so the id is still its own
   while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
   }
@@ -378,7 +397,8 @@ std::unique_ptr<Process> OsProcessLauncher::attach(std::int64_t pid) {
     if (errno == ESRCH || errno == EINVAL) return nullptr;
     throw_io("attach", "opening a process handle", errno);
   }
-  auto process = std::make_unique<OsProcess>(static_cast<pid_t>(pid), std::move(pidfd), false);
+  auto process = std::make_unique<OsProcess>(static_cast<pid_t>(pid), std::move(pidfd),
+                                             OsProcess::Role::kAttached);
   // A zombie still has an id, but is no living process.
   if (process->wait(Deadline::at(TimePoint{0}))) return nullptr;
   return process;

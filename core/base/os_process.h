@@ -1,13 +1,14 @@
 // Child processes of the operating system.
 //
-// A child starts in a session of its own with exactly the given environment, no other descriptor
-// than 0 (/dev/null), 1, 2 and, where it is given a channel, kInheritedChannelDescriptor, all
-// signals at their default and unblocked. It gets SIGKILL when this process ends, and also when the
-// launcher is destroyed. (The kernel ties that signal to the thread that forked, so the launcher
-// forks from a thread of its own.)
+// A child starts in a session of its own (or, without own_group, in this process's) with exactly
+// the given environment, no other descriptor than 0 (/dev/null), 1, 2 and, where it is given a
+// channel, kInheritedChannelDescriptor, all signals at their default and unblocked. It gets SIGKILL
+// when this process ends, and also when the launcher is destroyed. (The kernel ties that signal to
+// the thread that forked, so the launcher forks from a thread of its own.)
 //
-// A child that ended stays a zombie until nothing of its group is left or its Process is destroyed:
-// until then its id, and with it the id of its group, can't be reused, so no signal hits strangers.
+// A group's leader that ended stays a zombie until nothing of its group is left or its Process is
+// destroyed: until then its id, and with it the id of its group, can't be reused, so no signal hits
+// strangers.
 #pragma once
 
 #include <memory>

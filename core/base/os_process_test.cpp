@@ -229,6 +229,36 @@ TEST_F(OsProcess, KillTreeEndsAGrandchildTogetherWithItsLeader) {
   EXPECT_TRUE(grandchild->wait(soon()).has_value());
 }
 
+TEST_F(OsProcess, ChildWithoutAGroupOfItsOwnIsAMemberOfItsParents) {
+  const auto child = spawn({"leader-with-member"});
+  std::istringstream ids(read_text(true));
+  std::int64_t pid = 0, group = 0, session = 0;
+  ids >> pid >> group >> session;
+  EXPECT_EQ(group, child->pid());
+  EXPECT_EQ(session, child->pid());
+  const auto member = launcher_.attach(pid);
+  ASSERT_NE(member, nullptr);
+  EXPECT_TRUE(child->signal_group(Signal::kTerminate));
+  EXPECT_TRUE(member->wait(soon()).has_value());
+  EXPECT_EQ(child->wait(soon()), (ExitStatus{true, SIGTERM}));
+}
+
+TEST_F(OsProcess, MemberOfTheOwnGroupIsSignalledAndReapedAlone) {
+  auto [mine, its] = channels_.make_pair();
+  SpawnRequest request;
+  request.program = TPSYNC_TEST_CHILD;
+  request.arguments = {"hang"};
+  request.channel = std::move(its);
+  request.own_group = false;
+  const auto member = launcher_.spawn(std::move(request));
+  channel_ = std::move(mine);
+  EXPECT_EQ(read_text(true), "ready");
+  EXPECT_TRUE(member->signal(Signal::kKill));
+  EXPECT_EQ(member->wait(soon()), (ExitStatus{true, SIGKILL}));
+  EXPECT_FALSE(member->signal(Signal::kKill));
+  EXPECT_EQ(kill(static_cast<pid_t>(member->pid()), 0), -1) << "it is still a zombie";
+}
+
 TEST_F(OsProcess, KillTreeEndsAGrandchildWhoseLeaderIsGone) {
   for (const char* behaviour : {"leave-grandchild", "leave-stubborn-grandchild"}) {
     const auto child = spawn({behaviour});

@@ -102,6 +102,21 @@ int main(int argc, char** argv) {
   } else if (behaviour == "stay-with-grandchild") {
     leave_a_grandchild(*channel, false);
     pause_for_ever();
+  } else if (behaviour == "leader-with-member") {
+    OsProcessLauncher launcher;
+    auto [mine, its] = channels.make_pair();
+    SpawnRequest request;
+    request.program = argv[0];
+    request.arguments = {"hang"};
+    request.channel = std::move(its);
+    request.own_group = false;
+    const std::unique_ptr<Process> member = launcher.spawn(std::move(request));
+    std::byte ready{};
+    mine->read_some({&ready, 1}, Deadline::never());
+    const auto pid = static_cast<pid_t>(member->pid());
+    write_all(*channel, std::to_string(pid) + " " + std::to_string(getpgid(pid)) + " " +
+                            std::to_string(getsid(pid)) + "\n");
+    pause_for_ever();
   } else if (behaviour == "parent-of-hanging") {
     OsProcessLauncher launcher;
     auto [mine, its] = channels.make_pair();

@@ -1,7 +1,8 @@
 // Seam: child processes and handles of other processes of this host.
 //
 // spawn() starts a program in a session and process group of its own, so the group id equals its
-// process id. The child is told to die when its parent dies. The kill routine (kill_tree) is core
+// process id, or as a member of this process's group. The child is told to die when its parent
+// dies. The kill routine (kill_tree) is core
 // code above the seam.
 #pragma once
 
@@ -31,8 +32,8 @@ struct SpawnRequest {
   std::vector<std::pair<std::string, std::string>>
       environment;                   // complete: nothing else is inherited
   std::unique_ptr<Channel> channel;  // the child's end; from the launcher's ChannelFactory
-  bool own_group =
-      true;  // false: a member of this process's group and session (a runtime's workers)
+  // false: a member of this process's group and session, as a runtime's workers are
+  bool own_group = true;
   std::string log_path;  // stdout and stderr; empty inherits
 };
 
@@ -43,16 +44,17 @@ class Process {
 
   virtual std::int64_t pid() const = 0;
 
-  // Blocks until the process ended or the deadline passed (nullopt). For a child, ends with its
-  // status reaped and remembered; for an attached process the status is {false, 0}.
+  // Blocks until the process ended or the deadline passed (nullopt). A child's status is
+  // remembered, so that it may be asked for again; for an attached process it is {false, 0}.
   virtual std::optional<ExitStatus> wait(Deadline deadline) noexcept = 0;
 
   // Signals every process of the group that this child leads; false if no member is left. Only for
-  // children.
+  // children with own_group.
   virtual bool signal_group(Signal signal) noexcept = 0;
   // Signals the process itself; false if it has ended.
   virtual bool signal(Signal signal) noexcept = 0;
-  // True while any member of the group lives, zombies excluded. Only for children.
+  // True while any member of the group lives, zombies excluded. Only for children
+  // with own_group.
   virtual bool group_alive() noexcept = 0;
 };
 
@@ -71,6 +73,10 @@ struct KillBudget {
   Duration kill = std::chrono::seconds(5);
   Duration stragglers = std::chrono::milliseconds(500);
 };
+// The kill routine at its longest.
+constexpr Duration total(const KillBudget& budget) {
+  return budget.terminate + budget.kill + budget.stragglers;
+}
 
 // Ends a child and its whole group: SIGTERM to the group and wait; SIGKILL and wait; then the same
 // for members that outlived the leader. Returns true if nothing of the group is left, within the

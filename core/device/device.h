@@ -135,9 +135,15 @@ class Device {
   virtual void sleep(std::string_view tag, bool keep) = 0;
   virtual void wake(std::string_view tag) = 0;
 
+  // Work of one stream is done in the order of its launches; streams are not ordered to one
+  // another. Ends with destroy_stream, which drops what is pending: its destinations are undefined.
   virtual StreamId create_stream() = 0;
-  virtual void destroy_stream(StreamId stream) noexcept = 0;  // drops what is pending
+  virtual void destroy_stream(StreamId stream) noexcept = 0;
 
+  // The list is copied; the caller may drop it. What needs no region is checked here (types that
+  // cannot be converted, item sizes) and asserts; what needs the bindings (offsets, extents) is
+  // checked at each launch. An empty list is allowed. Throws RuntimeBroken kOutOfMemory if the
+  // batch cannot be made resident; then nothing is left of it.
   virtual std::unique_ptr<Prepared> prepare_copies(std::span<const TileCopy> copies) = 0;
   virtual std::unique_ptr<Prepared> prepare_packs(std::span<const PackPiece> pieces) = 0;
   virtual std::unique_ptr<Prepared> prepare_digests(std::span<const DigestItem> items) = 0;

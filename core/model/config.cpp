@@ -8,9 +8,10 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
+#include <vector>
 
 #include "tpsync/base/bytes.h"
 #include "tpsync/base/errors.h"
@@ -24,6 +25,40 @@ using Json = nlohmann::json;
 constexpr std::uint64_t kSizeMax = std::uint64_t{1} << 40;
 constexpr std::uint64_t kTensorsMax = std::uint64_t{1} << 22;
 constexpr std::uint64_t kConfigFileBytesMax = 16 * kMiB;
+
+[[noreturn]] void refuse_text(std::string_view field, std::string_view origin,
+                              std::string_view text) {
+  throw_invalid(ErrorKind::kInvalidConfig, field, fmt::format("{}: {}", origin, text));
+}
+
+// A field that stands twice would silently be taken from its last place, so it is refused, at any
+// depth.
+Json parse_document(std::string_view text, std::string_view origin) {
+  std::vector<std::set<std::string>> open_objects;
+  const auto watch = [&](int, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
+    if (event == Json::parse_event_t::object_end) open_objects.pop_back();
+    if (event == Json::parse_event_t::key) {
+      const std::string key = value.get<std::string>();
+      if (!open_objects.back().insert(key).second) {
+        refuse_text(key, origin, "stands twice in one object; remove one");
+      }
+    }
+    return true;
+  };
+  Json document;
+  try {
+    document = Json::parse(text, watch);
+  } catch (const Json::parse_error& error) {
+    refuse_text(
+        "config", origin,
+        fmt::format("is no JSON object: no longer JSON at byte {} of {}", error.byte, text.size()));
+  } catch (const Json::exception&) {
+    refuse_text("config", origin, "is no JSON object: a number in it is out of range");
+  }
+  if (!document.is_object()) refuse_text("config", origin, "is no JSON object");
+  return document;
+}
 
 class Parser {
  public:
@@ -169,9 +204,8 @@ void check_totals(const Parser& parser, const ModelConfig& config) {
 }  // namespace
 
 ModelConfig parse_model_config(std::string_view json_text, std::string_view origin) {
-  const Json document = Json::parse(json_text, nullptr, /*allow_exceptions=*/false);
+  const Json document = parse_document(json_text, origin);
   const Parser parser(document, origin);
-  if (!document.is_object()) parser.invalid("config", "is no JSON object");
   refuse_other_architectures(parser);
 
   ModelConfig config;
@@ -213,12 +247,14 @@ ModelConfig load_model_config(const std::string& path) {
   if (!std::filesystem::is_regular_file(file, ignored)) {
     unreadable(file, "is no file; name a config.json or the directory that holds it");
   }
-  if (std::filesystem::file_size(file, ignored) > kConfigFileBytesMax) {
-    unreadable(file, "is too large for a configuration");
-  }
   std::ifstream stream(file, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  if (!stream.good() && !stream.eof()) unreadable(file, "cannot be read");
+  // read() reports failures in the stream's state, whereas stream iterators throw; and sizes of
+  // files such as those in /proc are known only after reading.
+  std::string text(kConfigFileBytesMax + 1, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (stream.bad() || !stream.is_open()) unreadable(file, "cannot be read");
+  text.resize(static_cast<std::size_t>(stream.gcount()));
+  if (text.size() > kConfigFileBytesMax) unreadable(file, "is too large for a configuration");
   return parse_model_config(text, file);
 }
 

@@ -27,14 +27,15 @@ struct ModelConfig {
 };
 
 // Parses and checks. `origin` (a path) begins every message's detail. Throws InvalidInput:
-// kInvalidConfig for text that is no JSON object, a missing field, a wrong type, zero or absurd
-// sizes (the byte count must fit 2^63), heads that KV heads do not divide; kUnsupported for another
-// model_type, attention_bias, dense layers (mlp_only_layers, decoder_sparse_step other than 1),
-// shared experts, quantization_config. Subject is the field.
+// kInvalidConfig for text that is no JSON object (subject "config"; the detail says at which byte,
+// from 1, it stops being JSON), a field that stands twice in one object, a missing field, a wrong
+// type, zero or absurd sizes (the byte count must fit 2^63), heads that KV heads do not divide;
+// kUnsupported for another model_type, attention_bias, dense layers (mlp_only_layers,
+// decoder_sparse_step other than 1), shared experts, quantization_config. Subject is the field.
 ModelConfig parse_model_config(std::string_view json_text, std::string_view origin);
 
 // Reads DIR/config.json or the file itself; throws InvalidInput kInvalidConfig if it cannot be
-// read.
+// read or is larger than 16 MiB.
 ModelConfig load_model_config(const std::string& path);
 
 }  // namespace tpsync::model

@@ -16,6 +16,7 @@ namespace tpsync::model {
 namespace {
 
 using nlohmann::json;
+using testing::HasSubstr;
 using testing::StartsWith;
 
 // The tiny model with one field replaced.
@@ -83,6 +84,47 @@ TEST(ModelConfig, TextThatIsNoObjectIsRefused) {
   for (const std::string text : {"", "{", "[]", "3", "null", "{\"a\":1} x", "\xff"}) {
     expect_refused(text, ErrorKind::kInvalidConfig, "config");
   }
+}
+
+TEST(ModelConfig, TextThatStopsBeingJsonIsRefusedWithTheByte) {
+  const std::pair<std::string, int> cases[] = {
+      {"", 1}, {"{", 2}, {"{\"a\":1} x", 9}, {"{\"a\":NaN}", 6}, {"{\"a\":\"\xff\"}", 7},
+  };
+  for (const auto& [text, byte] : cases) {
+    try {
+      parse_model_config(text, "x");
+      FAIL() << "accepted: " << text;
+    } catch (const InvalidInput& error) {
+      EXPECT_EQ(error.record().subject, "config");
+      EXPECT_THAT(error.record().detail, HasSubstr("at byte " + std::to_string(byte) + " of " +
+                                                   std::to_string(text.size())))
+          << text;
+    }
+  }
+  expect_refused(std::string("{\"a\":1e999}"), ErrorKind::kInvalidConfig, "config");
+}
+
+TEST(ModelConfig, AFieldThatStandsTwiceInOneObjectIsRefusedByName) {
+  std::string text = document_named("tiny").dump();
+  text.insert(1, "\"hidden_size\":16,");
+  expect_refused(text, ErrorKind::kInvalidConfig, "hidden_size");
+  json document = document_named("tiny");
+  document["rope_scaling"] = "HERE";
+  text = document.dump();
+  text.replace(text.find("\"HERE\""), 6, "{\"factor\":1,\"factor\":1}");
+  expect_refused(text, ErrorKind::kInvalidConfig, "factor");
+}
+
+TEST(ModelConfig, OneFieldInTwoObjectsIsNoRepetition) {
+  json document = document_named("tiny");
+  document["rope_scaling"] = {{"hidden_size", 1}, {"inner", {{"hidden_size", 1}}}};
+  EXPECT_EQ(parse_model_config(document.dump(), "x"), model_named("tiny"));
+}
+
+TEST(ModelConfig, AFileThatCannotBeReadIsNamed) {
+  // Its first byte is never mapped.
+  EXPECT_THAT([] { load_model_config("/proc/self/mem"); },
+              testing::ThrowsMessage<InvalidInput>(HasSubstr("/proc/self/mem: cannot be read")));
 }
 
 TEST(ModelConfig, OptionalFieldsHaveTheDefaultsOfTheField) {

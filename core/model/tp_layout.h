@@ -47,10 +47,13 @@ struct TpLayout {
   std::vector<ZeroFill> zero_fills;
 };
 
-// Tied embeddings share one parameter. Throws InvalidInput kUnsupported, subject the config field:
-// query heads, KV heads (KV
-// >= TP: divisible; else TP divisible by KV), moe_intermediate_size, padded vocabulary (multiple of
-// 64) not divisible by TP, TP above num_experts (as the original refuses it).
+// Tied embeddings share one parameter. Throws InvalidInput: kInvalidConfig for a size or rank out
+// of range; kUnsupported, subject the config field, unless
+// - the query heads divide by TP;
+// - the KV heads divide by TP or, where there are fewer than TP, TP divides by them;
+// - moe_intermediate_size divides by TP;
+// - the vocabulary, padded to a multiple of 64, divides by TP;
+// - TP is at most num_experts (UniRL refuses more as well).
 TpLayout plan_tp_layout(const ModelConfig& config, const CanonicalPlan& plan, int tp_size,
                         int tp_rank);
 

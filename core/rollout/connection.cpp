@@ -8,7 +8,7 @@ namespace tpsync::rollout {
 namespace {
 
 // Longer than any kill routine: how long a second caller waits for the first one's.
-constexpr Duration kEndAllowance = std::chrono::seconds(11);
+constexpr Duration kEndAllowance = total(KillBudget{}) + std::chrono::milliseconds(500);
 
 bool failure_breaks(wire::Command command) {
   return wire::is_native(command) || command == wire::Command::kSleep ||

@@ -2,9 +2,9 @@
 // fail-stop.
 //
 // States: IDLE, INFLIGHT, BROKEN (terminal). A timeout, end of file or protocol error breaks the
-// connection, and so does a failed sleep, wake-up or native command; whatever breaks it, the
-// runtime's process tree is gone before the call returns. A second concurrent request is refused at
-// once; reading the state and poison never wait for a request.
+// connection, and so does a failed startup, sleep, wake-up or native command; whatever breaks it,
+// the runtime's process tree is gone before the call returns. A second concurrent request is
+// refused at once; reading the state and poison never wait for a request.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ class Connection {
   // taken: broken (RuntimeBroken kInvalidState), shut down (RuntimeBroken kInvalidState), another
   // request in flight (NothingHappened kInvalidState, naming it). RuntimeBroken kTimeout,
   // kEndOfFile, kIo, PeerViolation kProtocol: the connection is broken. An ok=false reply:
-  // RuntimeBroken kRemote and broken for sleep, wake_up and the native commands, else
+  // RuntimeBroken kRemote and broken for startup, sleep, wake_up and the native commands, else
   // NothingHappened kRemote and IDLE.
   wire::Result request(wire::Command command, Duration timeout,
                        const std::function<void(std::int64_t id, ByteBuffer& out)>& encode);

@@ -59,6 +59,7 @@ void RolloutEngine::check_startup(const wire::StartupResult& result) {
   const auto refuse_with = [](const std::string& subject, const std::string& detail) {
     throw_violation(ErrorKind::kMismatch, "startup." + subject, detail);
   };
+  if (result.event != "ready") refuse_with("event", "is not \"ready\"");
   const std::string& pin = options_.runtime_version;
   if (!pin.empty() && result.vllm_version != pin) {
     refuse_with("vllm_version", "is " + result.vllm_version + ", required is " + pin);
@@ -107,6 +108,9 @@ void RolloutEngine::check_startup(const wire::StartupResult& result) {
   if (result.committed_version < 0) {
     refuse_with("committed_version", "must not be negative");
   }
+  if (result.committed_version > sync::kCommittedVersionMax) {
+    refuse_with("committed_version", "leaves no version above it");
+  }
   version_ = result.committed_version;
   for (const std::string& name : result.layouts) {
     if (const auto layout = wire::layout_from(name)) layouts_.push_back(*layout);
@@ -153,18 +157,17 @@ std::optional<Generation> RolloutEngine::generate(const wire::GenerateRequest& r
   return generation;
 }
 
-bool RolloutEngine::health_check() {
-  if (options_.tp_rank != 0) return true;
+void RolloutEngine::health_check() {
+  if (options_.tp_rank != 0) return;
   connection("health").request(wire::HealthRequest{}, options_.timeouts.health);
-  return true;
 }
 
-void RolloutEngine::set_weight_sync_sleep_level(int level, bool preserve_next) {
-  if (level != 1 && level != 2) {
+void RolloutEngine::set_weight_sync_sleep_level(const sync::SleepPolicy& policy) {
+  if (policy.level != 1 && policy.level != 2) {
     throw_invalid(ErrorKind::kInvalidConfig, "sleep level", "must be 1 or 2");
   }
-  sleep_level_ = level;
-  preserve_next_sleep_ = preserve_next;
+  sleep_level_ = policy.level;
+  preserve_next_sleep_ = policy.preserve_next;
 }
 
 void RolloutEngine::sleep() {
@@ -178,6 +181,7 @@ void RolloutEngine::sleep() {
   runtime.request(wire::SleepRequest{level}, options_.timeouts.sleep);
   preserve_next_sleep_ = false;
   sleep_ = SleepState::kAsleep;
+  weights_awake_ = false;
   if (level == 2) weights_lost_ = true;
 }
 
@@ -190,10 +194,12 @@ void RolloutEngine::wake_up(const std::vector<std::string>& tags) {
     if (sleep_ == SleepState::kAwake) return;
     if (sleep_ == SleepState::kWeightsOnly) {
       if (!tags.empty()) return;
-      request.tags = {"kv_cache"};
+      if (weights_awake_) request.tags = {"kv_cache"};
     }
   }
   runtime.request(request, options_.timeouts.wake_up);
+  weights_awake_ = weights_awake_ || tags.empty() ||
+                   std::find(tags.begin(), tags.end(), "weights") != tags.end();
   sleep_ = tags.empty() ? SleepState::kAwake : SleepState::kWeightsOnly;
 }
 
@@ -203,6 +209,9 @@ void RolloutEngine::set_version(std::int64_t version) {
   if (version < version_) {
     throw_invalid(ErrorKind::kInvalidConfig, "version",
                   std::to_string(version) + " is below the present " + std::to_string(version_));
+  }
+  if (version > sync::kCommittedVersionMax) {
+    throw_invalid(ErrorKind::kInvalidConfig, "version", "leaves no version above it");
   }
   version_ = version;
 }
@@ -217,7 +226,7 @@ sync::TargetTopology RolloutEngine::topology() {
   topology.worker_pids = worker_pids_;
   topology.committed_version = version_;
   topology.layouts = layouts_;
-  topology.weights_awake = sleep_ != SleepState::kAsleep;
+  topology.weights_awake = weights_awake_;
   return topology;
 }
 
@@ -229,8 +238,8 @@ void RolloutEngine::init_publication() {
   Connection& runtime = connection("init_native_weight_transfer");
   if (runtime.state() != ConnectionState::kBroken) {
     refuse_if_pending("init_native_weight_transfer");
-    if (sleep_ == SleepState::kAsleep) {
-      refuse("init_native_weight_transfer", "the weights are asleep; wake the tag \"weights\"");
+    if (!weights_awake_) {
+      refuse("init_native_weight_transfer", "the weights are asleep; wake them first");
     }
   }
   runtime.request(wire::InitRequest{}, options_.timeouts.weight_update);
@@ -254,7 +263,7 @@ void RolloutEngine::start_publication(const wire::StartRequest& request) {
   header_ = request.header;
 }
 
-void RolloutEngine::update_publication(const wire::EncodedUpdate& update, std::uint64_t,
+void RolloutEngine::update_publication(const wire::EncodedUpdate& update,
                                        const wire::HandleMap& handles) {
   constexpr std::string_view kCommand = "update_native_weights";
   Connection& runtime = connection(kCommand);

@@ -51,8 +51,9 @@ struct Generation {
 
 class RolloutEngine final : public sync::PublicationTarget {
  public:
-  // On TP rank 0: spawns the runtime and checks its startup reply in the original's order
-  // (versions, model type, process group, capabilities by rank, world sizes, UUIDs). Throws
+  // On TP rank 0: spawns the runtime and checks its startup reply in this order: its event is
+  // "ready"; the runtime's version, model type, process group; the number of workers, their ranks,
+  // world sizes, UUIDs and versions; the committed version, above which one must be left. Throws
   // InvalidInput for options; RuntimeBroken or PeerViolation if the runtime does not come up right;
   // then nothing of it is left.
   RolloutEngine(World world, EngineOptions options);
@@ -63,7 +64,10 @@ class RolloutEngine final : public sync::PublicationTarget {
   // while the weights are lost (a level-2 sleep without a publication since). NothingHappened
   // kRemote if the runtime failed it.
   std::optional<Generation> generate(const wire::GenerateRequest& request);
-  bool health_check();
+  // Returns if the runtime and every worker answered; nothing is asked on ranks > 0. Throws
+  // NothingHappened kRemote if one of them reported a failure; else what Connection::request
+  // throws.
+  void health_check();
 
   // Puts the runtime to sleep at the configured level (or 1, once, if the weights are to be
   // preserved). No-op while asleep.
@@ -74,11 +78,15 @@ class RolloutEngine final : public sync::PublicationTarget {
   //   sleep      -> ASLEEP        no-op                     -> ASLEEP
   //   wake tags  no-op            -> WEIGHTS_ONLY           no-op
   //   wake all   no-op            -> AWAKE                  sends ["kv_cache"] -> AWAKE
+  // A partial wake-up that left the weights asleep gives no publication; a full one after it sends
+  // no tags, so that AWAKE always means everything.
   void wake_up(const std::vector<std::string>& tags = {});
-  void set_weight_sync_sleep_level(int level, bool preserve_next) override;
+  void set_weight_sync_sleep_level(const sync::SleepPolicy& policy) override;
   void preserve_weights_for_next_sleep() { preserve_next_sleep_ = true; }
 
-  // Only before the first publication, and never lower.
+  // Only before the first publication, and never lower. Throws NothingHappened kInvalidState after
+  // one or while one is pending; InvalidInput kInvalidConfig for a lower version, or one that
+  // leaves none above it. The version then stays.
   void set_version(std::int64_t version);
   std::int64_t version() const { return version_; }
 
@@ -93,7 +101,7 @@ class RolloutEngine final : public sync::PublicationTarget {
   void probe_ipc(const wire::ProbeIpcRequest& request) override;
   void init_publication() override;
   void start_publication(const wire::StartRequest& request) override;
-  void update_publication(const wire::EncodedUpdate& update, std::uint64_t chunk,
+  void update_publication(const wire::EncodedUpdate& update,
                           const wire::HandleMap& handles) override;
   wire::CommitResult finish_publication(const wire::FinishRequest& request) override;
   void release_publication() override;
@@ -119,6 +127,7 @@ class RolloutEngine final : public sync::PublicationTarget {
   std::vector<std::int64_t> worker_pids_;
   std::vector<wire::Layout> layouts_;
   SleepState sleep_ = SleepState::kAwake;
+  bool weights_awake_ = true;  // WEIGHTS_ONLY does not say: its name is upstream's for any tag
   int sleep_level_ = 1;
   bool preserve_next_sleep_ = false;
   bool weights_lost_ = false;

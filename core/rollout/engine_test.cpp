@@ -99,7 +99,7 @@ class EngineTest : public testing::Test {
   void publish(std::int64_t version) {
     engine().init_publication();
     engine().start_publication(start_of(version));
-    engine().update_publication(wire::EncodedUpdate(update_of()), 0, {});
+    engine().update_publication(wire::EncodedUpdate(update_of()), {});
     runtime_.commit = commit_of(version);
     engine().finish_publication(finish_of(version));
     engine().release_publication();
@@ -162,6 +162,7 @@ TEST_F(EngineTest, TheFirstFailingStartupCheckIsReportedAndTheRuntimeEnded) {
   using Edit = std::function<void(wire::StartupResult&)>;
   // Later edits are made before earlier ones, so that each check is seen to come before the next.
   const std::vector<std::pair<std::string, Edit>> in_order = {
+      {"startup.event", [](auto& r) { r.event = "starting"; }},
       {"startup.vllm_version", [](auto& r) { r.vllm_version = "0.9"; }},
       {"startup.model_type", [](auto& r) { r.model_type = "llama"; }},
       {"startup.process_group_id", [](auto& r) { r.process_group_id = 101; }},
@@ -173,6 +174,7 @@ TEST_F(EngineTest, TheFirstFailingStartupCheckIsReportedAndTheRuntimeEnded) {
        [](auto& r) { r.worker_capabilities[1].cuda_device_uuid = "gpu-0"; }},
       {"startup.vllm_version", [](auto& r) { r.worker_capabilities[1].vllm_version = "0.9"; }},
       {"startup.committed_version", [](auto& r) { r.committed_version = -1; }},
+      {"startup.committed_version", [](auto& r) { r.committed_version = INT64_MAX; }},
   };
   for (std::size_t first = 0; first < in_order.size(); ++first) {
     FakeWorld world;
@@ -247,7 +249,7 @@ TEST_F(EngineTest, ARuntimeThatNamesNoLayoutTakesCompact) {
 TEST_F(EngineTest, OtherRanksHoldNoRuntime) {
   options_.tp_rank = 1;
   EXPECT_FALSE(engine().generate({}).has_value());
-  EXPECT_TRUE(engine().health_check());
+  engine().health_check();
   engine().sleep();
   engine().wake_up();
   engine().poison("nothing to end");
@@ -315,7 +317,7 @@ TEST_F(EngineTest, TheSleepLevelIsOneOnceWhereTheWeightsAreToBeKept) {
     return std::get<wire::SleepRequest>(payload).level;
   };
   EXPECT_EQ(level(), 1);
-  engine().set_weight_sync_sleep_level(2, true);
+  engine().set_weight_sync_sleep_level({.level = 2, .preserve_next = true});
   EXPECT_EQ(level(), 1);
   EXPECT_FALSE(engine().weights_lost());
   EXPECT_EQ(level(), 2);
@@ -326,14 +328,14 @@ TEST_F(EngineTest, TheSleepLevelIsOneOnceWhereTheWeightsAreToBeKept) {
   EXPECT_EQ(level(), 2);
   for (const int other : {0, 3, -1}) {
     const ErrorRecord record =
-        failure_of([&] { engine().set_weight_sync_sleep_level(other, false); });
+        failure_of([&] { engine().set_weight_sync_sleep_level({.level = other}); });
     EXPECT_EQ(record.kind, ErrorKind::kInvalidConfig);
     EXPECT_EQ(record.remedy, Remedy::kFixInput);
   }
 }
 
 TEST_F(EngineTest, AFailedSleepLeavesTheStateAndBreaks) {
-  engine().set_weight_sync_sleep_level(2, false);
+  engine().set_weight_sync_sleep_level({.level = 2});
   runtime_.instead[wire::Command::kSleep] = ScriptedRuntime::failure("RuntimeBroken: no");
   EXPECT_EQ(failure_of([&] { engine().sleep(); }).kind, ErrorKind::kRemote);
   EXPECT_EQ(engine().sleep_state(), SleepState::kAwake);
@@ -354,7 +356,7 @@ TEST_F(EngineTest, GenerateCarriesTheVersionOfItsDispatch) {
 
 TEST_F(EngineTest, GenerateIsRefusedAsleepWeightsOnlyAndWithLostWeights) {
   const auto generate = [&] { engine().generate({}); };
-  engine().set_weight_sync_sleep_level(2, false);
+  engine().set_weight_sync_sleep_level({.level = 2});
   engine().sleep();
   expect_refused("generate", "ASLEEP", generate);
   engine().wake_up({"weights"});
@@ -372,6 +374,24 @@ TEST_F(EngineTest, WeightsOnlyIsEnoughForAPublication) {
   engine().wake_up({"weights"});
   publish(1);
   EXPECT_EQ(engine().version(), 1);
+}
+
+TEST_F(EngineTest, APartialWakeUpWithoutTheWeightsIsNotEnoughForAPublication) {
+  engine().sleep();
+  engine().wake_up({"kv_cache"});
+  EXPECT_EQ(engine().sleep_state(), SleepState::kWeightsOnly);
+  EXPECT_FALSE(engine().topology().weights_awake);
+  expect_refused("init_native_weight_transfer", "asleep", [&] { engine().init_publication(); });
+  engine().wake_up();
+  const auto wake = std::get<wire::WakeUpRequest>(
+      wire::decode_payload(wire::Command::kWakeUp, runtime_.last_body));
+  EXPECT_THAT(wake.tags, ElementsAre());  // everything
+  EXPECT_EQ(engine().sleep_state(), SleepState::kAwake);
+  publish(1);
+  EXPECT_EQ(engine().generate({})->version, 1);
+  engine().sleep();
+  engine().wake_up({"kv_cache", "weights"});
+  EXPECT_TRUE(engine().topology().weights_awake);
 }
 
 // ---- publication
@@ -397,7 +417,7 @@ TEST_F(EngineTest, APendingPublicationRefusesWhatWouldDisturbIt) {
 
 TEST_F(EngineTest, CommandsOfAPublicationOutOfOrderAreRefusedLocally) {
   const auto start = [&] { engine().start_publication(start_of(1)); };
-  const auto update = [&] { engine().update_publication(wire::EncodedUpdate(update_of()), 0, {}); };
+  const auto update = [&] { engine().update_publication(wire::EncodedUpdate(update_of()), {}); };
   const auto finish = [&] { engine().finish_publication(finish_of(1)); };
   expect_refused("start_native_weight_update", "no init_native_weight_transfer", start);
   expect_refused("update_native_weights", "no publication was started", update);
@@ -426,7 +446,7 @@ TEST_F(EngineTest, AFailedNativeCommandEndsTheRuntime) {
   engine().start_publication(start_of(1));
   runtime_.instead[wire::Command::kUpdate] = ScriptedRuntime::failure("PeerViolation: wrong shape");
   const ErrorRecord record =
-      failure_of([&] { engine().update_publication(wire::EncodedUpdate(update_of()), 0, {}); });
+      failure_of([&] { engine().update_publication(wire::EncodedUpdate(update_of()), {}); });
   EXPECT_EQ(record.kind, ErrorKind::kRemote);
   EXPECT_THAT(record.detail, HasSubstr("wrong shape"));
   EXPECT_EQ(engine().connection_state(), ConnectionState::kBroken);
@@ -473,6 +493,10 @@ TEST_F(EngineTest, SetVersionNeverLowersAndEndsWithTheFirstPublication) {
   const ErrorRecord record = failure_of([&] { engine().set_version(3); });
   EXPECT_EQ(record.kind, ErrorKind::kInvalidConfig);
   EXPECT_EQ(record.remedy, Remedy::kFixInput);
+  EXPECT_EQ(engine().version(), 4);
+  const ErrorRecord last = failure_of([&] { engine().set_version(INT64_MAX); });
+  EXPECT_EQ(last.kind, ErrorKind::kInvalidConfig);
+  EXPECT_EQ(last.remedy, Remedy::kFixInput);
   EXPECT_EQ(engine().version(), 4);
   EXPECT_EQ(engine().generate({})->version, 4);
   publish(5);

@@ -2,9 +2,10 @@
 // closes, breaks the protocol, or the handler is done.
 //
 // A request that violates the envelope (form, version, identity) is never answered: the loop ends
-// and the peer sees end of file. An unknown command is answered with ok=false. The first request
-// must be `startup` with id 1; anything else that is well-formed gets an ok=false reply, and then
-// the loop ends.
+// and the peer sees end of file. An id is one of these violations unless it follows the one before
+// (with consecutive_ids: by exactly 1, beginning with 1; else: is higher). An unknown command is
+// answered with ok=false. The first request must be `startup`; another command gets an ok=false
+// reply, and then the loop ends.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +28,9 @@ struct Request {
 class CommandHandler {
  public:
   virtual ~CommandHandler() = default;
-  // Executes one request. Sets result (and, on failure, error and traceback through fail()) in
-  // `response`; identity and command are filled in already. Throwing any std::exception means
-  // ok=false with that error and a nil result.
+  // Executes one request and sets response.result; all else is filled in already. Throwing any
+  // std::exception makes the reply ok=false with that error; a native command's result is then an
+  // AbortedResult (the handler's own, if it had set one), any other command's nil.
   virtual After handle(const Request& request, wire::Response& response) = 0;
   // What to do after a request that failed by throwing.
   virtual After after_failure(wire::Command command) = 0;
@@ -40,11 +41,12 @@ class CommandHandler {
 struct LoopOptions {
   std::string name;        // "runtime", "worker 2": begins tracebacks
   Duration reply_timeout;  // for a peer that does not read
-  bool consecutive_ids =
-      true;  // exactly last + 1; else only rising (a worker sees what the runtime forwards)
+  // Exactly last + 1; else only rising (a worker sees what the runtime forwards).
+  bool consecutive_ids = true;
 };
 
-// Fills the failure fields; "ClassName: text".
+// Fills the failure fields: ok, error ("ClassName: text"), traceback, and the result as described
+// at CommandHandler::handle.
 void set_failure(wire::Response& response, const std::string& name, const ErrorRecord& record);
 
 // Returns when the loop has ended; throws nothing but what a seam's kill throws.

@@ -43,8 +43,9 @@ class Runtime final : public CommandHandler {
 std::vector<WorkerPool::Reply> Runtime::forward(const Request& request) {
   // A runtime whose native command failed ends anyway, so the first failure is reported at once;
   // after any other command it goes on, and every worker's reply must have been taken.
-  auto replies = pool_.call(request.command, request.id, request.body, options_.control_timeout,
-                            wire::is_native(request.command));
+  auto replies =
+      pool_.call(request.command, request.id, request.body, options_.control_timeout,
+                 wire::is_native(request.command) ? Collect::kUntilFailure : Collect::kEveryReply);
   if (auto error = first_error(replies)) throw_record(*error);
   return replies;
 }
@@ -150,7 +151,7 @@ After Runtime::finish(const Request& request, const wire::FinishRequest& finish,
   wire::CommitResult result;
   try {
     auto replies = pool_.call(request.command, request.id, request.body, options_.control_timeout,
-                              /*stop_at_failure=*/true);
+                              Collect::kUntilFailure);
     for (WorkerPool::Reply& reply : replies) {
       auto* receipt = std::get_if<wire::WorkerReceipt>(&reply.response.result);
       if (!reply.error && receipt != nullptr) result.worker_receipts.push_back(std::move(*receipt));

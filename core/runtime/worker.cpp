@@ -155,6 +155,11 @@ void Worker::wake_up(const wire::WakeUpRequest& request) {
 
 void Worker::probe(const wire::ProbeIpcRequest& request) {
   state_.check_probe();
+  // A second import of one export is the same mapping: closing the probe's would take the other's.
+  if (importer_.is_open()) {
+    throw_nothing_happened(ErrorKind::kInvalidState, name_of(wire::Command::kProbeIpc),
+                           "the buffer of a publication was not released yet");
+  }
   if (request.words.size() != static_cast<std::size_t>(options_.tp_size)) {
     throw_violation(ErrorKind::kProtocol, "words", "must be one per TP rank");
   }

@@ -9,9 +9,11 @@ namespace tpsync::runtime {
 
 namespace {
 
-// For a worker that leaves by itself once its channel is closed. Within the parent's kill routine.
+// For a worker that leaves by itself once its channel is closed, and for one that is killed.
 constexpr Duration kLeaveAllowance = std::chrono::seconds(2);
-constexpr Duration kKillAllowance = std::chrono::seconds(2);
+constexpr Duration kWorkerKillAllowance = std::chrono::seconds(2);
+static_assert(kLeaveAllowance + kWorkerKillAllowance < KillBudget{}.terminate,
+              "a runtime that is told to end must be done before its parent kills it");
 // Between end of file on a worker's channel and its exit status.
 constexpr Duration kStatusAllowance = std::chrono::milliseconds(100);
 
@@ -30,7 +32,7 @@ WorkerPool::~WorkerPool() {
     worker.process->signal(Signal::kKill);
   }
   // What can still not be waited for is left to the parent's kill of the whole group.
-  const Deadline killed = Deadline::after(world_.clock, kKillAllowance);
+  const Deadline killed = Deadline::after(world_.clock, kWorkerKillAllowance);
   for (Worker& worker : workers_) worker.process->wait(killed);
 }
 
@@ -77,8 +79,7 @@ WorkerPool::Reply WorkerPool::receive(std::size_t rank, wire::Command command, s
 }
 
 std::vector<WorkerPool::Reply> WorkerPool::call(wire::Command command, std::int64_t id,
-                                                ByteView body, Duration timeout,
-                                                bool stop_at_failure) {
+                                                ByteView body, Duration timeout, Collect collect) {
   const Deadline deadline = Deadline::after(world_.clock, timeout);
   std::vector<Reply> replies(workers_.size());
   std::vector<bool> open(workers_.size(), true);
@@ -103,7 +104,7 @@ std::vector<WorkerPool::Reply> WorkerPool::call(wire::Command command, std::int6
   std::vector<std::size_t> ranks;
   waiting.reserve(workers_.size() + 1);
   ranks.reserve(workers_.size());
-  while (!(failed && stop_at_failure)) {
+  while (!(failed && collect == Collect::kUntilFailure)) {
     waiting.clear();
     ranks.clear();
     for (std::size_t rank = 0; rank < workers_.size(); ++rank) {

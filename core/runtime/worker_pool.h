@@ -12,6 +12,8 @@
 
 namespace tpsync::runtime {
 
+enum class Collect : std::uint8_t { kEveryReply, kUntilFailure };
+
 class WorkerPool {
  public:
   // `parent` is watched while replies are awaited. Spawns nothing yet.
@@ -30,11 +32,11 @@ class WorkerPool {
   };
 
   // Sends `body` to every worker and collects one reply from each, in rank order. With
-  // `stop_at_failure` returns as soon as one failed; replies that had not come by then have an
-  // error of kind kPeerFailed. Throws RuntimeBroken kEndOfFile if the parent closed meanwhile;
+  // kUntilFailure returns as soon as one failed; replies that had not come by then have an error of
+  // kind kPeerFailed. Throws RuntimeBroken kEndOfFile if the parent closed meanwhile;
   // PeerViolation kProtocol if it sent something.
   std::vector<Reply> call(wire::Command command, std::int64_t id, ByteView body, Duration timeout,
-                          bool stop_at_failure);
+                          Collect collect);
 
  private:
   struct Worker {

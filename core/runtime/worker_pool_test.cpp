@@ -51,13 +51,13 @@ class WorkerPoolTest : public testing::Test {
   }
 
   std::vector<WorkerPool::Reply> call(wire::Command command = wire::Command::kHealth,
-                                      bool stop_at_failure = false) {
+                                      Collect collect = Collect::kEveryReply) {
     body_.clear();
     const wire::Payload payload = command == wire::Command::kHealth
                                       ? wire::Payload(wire::HealthRequest{})
                                       : wire::Payload(wire::InitRequest{});
     wire::encode_request(++id_, payload, body_);
-    return pool_->call(command, id_, body_, seconds(10), stop_at_failure);
+    return pool_->call(command, id_, body_, seconds(10), collect);
   }
   fakes::ProcessState& process(std::size_t rank) { return *world_.processes.processes[rank]; }
   Peer& worker(std::size_t rank) { return *world_.channels.peers[rank]; }
@@ -110,7 +110,7 @@ TEST_F(WorkerPoolTest, TheFirstFailureIsReportedWithoutWaitingForTheOthers) {
     fakes::send_response(peer, fakes::failed(head, "PeerViolation: wrong"));
   };
   const TimePoint begin = world_.clock.now();
-  const auto replies = call(wire::Command::kInit, /*stop_at_failure=*/true);
+  const auto replies = call(wire::Command::kInit, Collect::kUntilFailure);
   EXPECT_EQ(world_.clock.now(), begin);
   EXPECT_EQ(replies[0].error->kind, ErrorKind::kPeerFailed);
   EXPECT_EQ(replies[1].error->kind, ErrorKind::kPeerFailed);
@@ -151,7 +151,7 @@ TEST_F(WorkerPoolTest, AWorkerThatEndedIsNamedWithItsExitStatus) {
 
 TEST_F(WorkerPoolTest, AWorkerThatIsGoneBeforeTheRequestIsNamedToo) {
   worker(1).gone = true;
-  const auto replies = call(wire::Command::kInit, /*stop_at_failure=*/true);
+  const auto replies = call(wire::Command::kInit, Collect::kUntilFailure);
   EXPECT_EQ(first_error(replies)->rank, 1);
   EXPECT_EQ(first_error(replies)->kind, ErrorKind::kEndOfFile);
   EXPECT_EQ(first_error(replies)->detail, "it closed its channel but did not exit");

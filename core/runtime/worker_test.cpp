@@ -244,6 +244,23 @@ TEST_F(WorkerTest, TheProbeReadsItsOwnWordAndHasNoEffect) {
   EXPECT_EQ(memory_.open_imports(), 0u);
 }
 
+TEST_F(WorkerTest, AProbeWithTheBufferThatIsStillOpenIsRefused) {
+  ask(wire::InitRequest{});
+  ask(start(5));
+  for (std::uint64_t c = 0; c < chunks_.size(); ++c) ask(update(c));
+  ask(finish(5));
+  wire::ProbeIpcRequest probe;
+  probe.handles = handles_;
+  probe.words = {1, 2};
+  ask(probe);
+  ask(wire::ReleaseRequest{});
+  const auto responses = serve_all();
+  ASSERT_EQ(responses.size(), names_.size());
+  EXPECT_THAT(responses[responses.size() - 2].error, HasSubstr("was not released yet"));
+  EXPECT_TRUE(responses.back().ok) << responses.back().error;
+  EXPECT_EQ(memory_.open_imports(), 0u);
+}
+
 TEST_F(WorkerTest, LevelTwoLosesTheWeightsUntilAPublication) {
   ask(wire::SleepRequest{2});
   ask(wire::WakeUpRequest{});

@@ -25,6 +25,34 @@ std::uint64_t gate_word(std::string_view phase, std::int64_t index) {
   return hash << kStatusBits;
 }
 
+std::uint64_t status_of(std::uint64_t word) { return word & ((1U << kStatusBits) - 1); }
+
+void require_given(ByteView part, std::size_t rank) {
+  if (!part.empty()) return;
+  throw_violation(ErrorKind::kPeerFailed, "rank " + std::to_string(rank),
+                  "gave nothing, and says why at this gate");
+}
+
+// What a rank whose word said that it failed reports. Anything else than an error is an error of
+// its own.
+ErrorRecord reported_by(int rank, ByteView report) {
+  std::optional<ErrorRecord> record;
+  std::optional<ErrorRecord> malformed;
+  attempt(malformed, [&] {
+    record = wire::decode_error(report);
+    if (!record) {
+      throw_violation(ErrorKind::kProtocol, "report",
+                      "this rank says that it failed, and reports no error");
+    }
+  });
+  if (malformed) {
+    record = std::move(malformed);
+    record->rank = rank;
+  }
+  if (record->rank < 0) record->rank = rank;
+  return *record;
+}
+
 }  // namespace
 
 Consensus::Consensus(collective::ControlGroup& group, Clock& clock, Log& log,
@@ -48,16 +76,20 @@ std::string Consensus::phase_name() const {
   return name;
 }
 
-Deadline Consensus::deadline() {
+Deadline Consensus::begin_wait() {
   wait_deadline_ = Deadline::after(clock_, timeout_);
   return wait_deadline_;
 }
 
-// Peers are in the same wait, begun at about the same time, and leave it by its deadline.
-Deadline Consensus::after_failed_wait() {
+// After a wait that this rank gave up: its peers are in the same wait, begun at about the same
+// time, and leave it by its deadline.
+Deadline Consensus::deadline_for(const std::optional<ErrorRecord>& error) {
   const TimePoint now = clock_.now();
-  const TimePoint end = std::max(now, wait_deadline_.time()) + kTimeoutGrace;
-  return Deadline::at(end).earlier(Deadline::at(now + timeout_));
+  const Deadline whole = Deadline::at(now + timeout_);
+  const bool gave_up =
+      error && (error->kind == ErrorKind::kTimeout || error->kind == ErrorKind::kPeerFailed);
+  if (!gave_up) return whole;
+  return Deadline::at(std::max(now, wait_deadline_.time()) + kTimeoutGrace).earlier(whole);
 }
 
 template <typename Call>
@@ -71,14 +103,23 @@ void Consensus::with_phase(Call&& call) {
   }
 }
 
-std::vector<ByteBuffer> Consensus::all_gather(ByteView bytes) {
+std::vector<ByteBuffer> Consensus::exchange(ByteView own, std::optional<ErrorRecord>& error) {
+  const Deadline until = deadline_for(error);
+  if (!error) wait_deadline_ = until;
   std::vector<ByteBuffer> gathered;
-  with_phase([&] { gathered = group_.all_gather(bytes, Deadline::after(clock_, timeout_)); });
+  with_phase([&] { gathered = group_.all_gather(error ? ByteView() : own, until); });
+  attempt(error, [&] {
+    for (std::size_t r = 0; r < gathered.size(); ++r) require_given(gathered[r], r);
+  });
   return gathered;
 }
 
-void Consensus::broadcast(ByteBuffer& bytes) {
-  with_phase([&] { group_.broadcast(bytes, 0, Deadline::after(clock_, timeout_)); });
+void Consensus::broadcast(ByteBuffer& bytes, std::optional<ErrorRecord>& error) {
+  const Deadline until = deadline_for(error);
+  if (!error) wait_deadline_ = until;
+  if (error) bytes.clear();
+  with_phase([&] { group_.broadcast(bytes, 0, until); });
+  attempt(error, [&] { require_given(bytes, 0); });
 }
 
 void Consensus::agree(const std::optional<ErrorRecord>& local) {
@@ -94,9 +135,7 @@ void Consensus::agree(const std::optional<ErrorRecord>& local) {
   const std::uint64_t status = !local                                  ? kOk
                                : local->kind == ErrorKind::kPeerFailed ? kGaveUp
                                                                        : kFailed;
-  const bool gave_up =
-      local && (local->kind == ErrorKind::kTimeout || local->kind == ErrorKind::kPeerFailed);
-  const Deadline until = gave_up ? after_failed_wait() : Deadline::after(clock_, timeout_);
+  const Deadline until = deadline_for(local);
   with_phase([&] { group_.all_gather_word(gate | status, words_, until); });
 
   bool failed = false;
@@ -111,7 +150,7 @@ void Consensus::agree(const std::optional<ErrorRecord>& local) {
       record.detail = "this rank stands at another gate";
       throw PeerViolation(record);
     }
-    failed |= (words_[r] & ((1U << kStatusBits) - 1)) != kOk;
+    failed |= status_of(words_[r]) != kOk;
   }
   if (!failed) return;
 
@@ -121,14 +160,12 @@ void Consensus::agree(const std::optional<ErrorRecord>& local) {
   with_phase([&] { reports = group_.all_gather(own, until); });
   std::optional<ErrorRecord> first;
   for (std::size_t r = 0; r < reports.size(); ++r) {
-    std::optional<ErrorRecord> record = wire::decode_error(reports[r]);
-    if (!record) continue;
-    if (record->rank < 0) record->rank = static_cast<int>(r);
-    const bool cause = record->kind != ErrorKind::kPeerFailed;
-    if (!first || (cause && first->kind == ErrorKind::kPeerFailed)) first = std::move(record);
-    if (first->kind != ErrorKind::kPeerFailed) break;
+    if (status_of(words_[r]) == kOk) continue;
+    ErrorRecord record = reported_by(static_cast<int>(r), reports[r]);
+    const bool cause = record.kind != ErrorKind::kPeerFailed;
+    if (!first || cause) first = std::move(record);
+    if (cause) break;
   }
-  TPSYNC_ASSERT(first.has_value());
   if (first->phase.empty()) first->phase = phase_name();
   throw_record(*first);
 }

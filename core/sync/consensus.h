@@ -2,9 +2,11 @@
 // leave it the same way.
 //
 // A gate costs one fixed word per rank (gate, status); texts travel in a second round, only if
-// somebody failed. The error that all ranks throw is the first one in rank order; a rank that only
+// somebody failed. What ranks exchange stands before a gate, so that what each made of it is agreed
+// on. The error that all ranks throw is the first one in rank order; a rank that only
 // gave up because of a peer (kPeerFailed) is not a cause and comes last. Ranks that stand at
-// different gates are a broken lockstep: PeerViolation kProtocol everywhere.
+// different gates are a broken lockstep: PeerViolation kProtocol everywhere; so is a rank that says
+// that it failed, and not how.
 #pragma once
 
 #include <string>
@@ -28,12 +30,14 @@ class Consensus final : public transfer::Gates {
 
   void enter(std::string_view phase, std::int64_t index) override;
   void agree(const std::optional<ErrorRecord>& local) override;
-  std::vector<ByteBuffer> all_gather(ByteView bytes) override;
-  Deadline deadline() override;
+  std::vector<ByteBuffer> exchange(ByteView own, std::optional<ErrorRecord>& error) override;
+  Deadline begin_wait() override;
   collective::ControlGroup& group() override { return group_; }
 
-  // Collective; on rank 0 `bytes` is the input, elsewhere the output.
-  void broadcast(ByteBuffer& bytes);
+  // Collective, with an agreement to follow as after an exchange. On rank 0 `bytes` is the input,
+  // not empty unless there is an `error`, elsewhere the output; where rank 0 gave nothing, `error`
+  // becomes kPeerFailed.
+  void broadcast(ByteBuffer& bytes, std::optional<ErrorRecord>& error);
 
   // "native-transfer-3" for the chunk phases, "native-init" for the others.
   std::string phase_name() const;
@@ -41,13 +45,13 @@ class Consensus final : public transfer::Gates {
  private:
   template <typename Call>
   void with_phase(Call&& call);
-  Deadline after_failed_wait();
+  Deadline deadline_for(const std::optional<ErrorRecord>& error);
 
   collective::ControlGroup& group_;
   Clock& clock_;
   Log& log_;
   Duration timeout_;
-  Deadline wait_deadline_ = Deadline::at(TimePoint{0});  // of the last wait on the weight group
+  Deadline wait_deadline_ = Deadline::at(TimePoint{0});  // of the wait begun last
   std::string_view phase_;
   std::int64_t index_ = 0;
   std::vector<std::uint64_t> words_;

@@ -105,6 +105,89 @@ TEST(Consensus, OnlyChunkPhasesCarryTheirIndex) {
   EXPECT_EQ(agree(reports, "native-materialize", 7)[0]->phase, "native-materialize-7");
 }
 
+// ---- a report that is none
+
+class ReportsBytes final : public collective::ForwardingControlGroup {
+ public:
+  ReportsBytes(collective::ControlGroup& inner, ByteBuffer report)
+      : ForwardingControlGroup(inner), report_(std::move(report)) {}
+  std::vector<ByteBuffer> all_gather(ByteView, Deadline deadline) override {
+    return ForwardingControlGroup::all_gather(report_, deadline);
+  }
+
+ private:
+  ByteBuffer report_;
+};
+
+TEST(Consensus, ARankThatSaysItFailedAndNotHowIsTheCause) {
+  ByteBuffer no_error;
+  wire::encode_error(std::nullopt, no_error);
+  for (const ByteBuffer& report : {no_error, ByteBuffer(1, std::byte{0xc1}), ByteBuffer()}) {
+    const auto outcomes = fakes::run_ranks(3, [&](std::unique_ptr<fakes::ThreadGroup> group) {
+      tpsync::fakes::VirtualClock clock;
+      tpsync::fakes::RecordingLog log;
+      ReportsBytes lying(*group, report);
+      collective::ControlGroup& used =
+          group->rank() == 1 ? static_cast<collective::ControlGroup&>(lying) : *group;
+      Consensus consensus(used, clock, log, kControlTimeout);
+      consensus.enter("native-finish", 0);
+      std::optional<ErrorRecord> error;
+      if (group->rank() == 1) error = error_of(ErrorKind::kRemote, "finish");
+      consensus.agree(error);
+    });
+    for (const auto& outcome : outcomes) {
+      ASSERT_TRUE(outcome.has_value());
+      EXPECT_EQ(outcome->kind, ErrorKind::kProtocol);
+      EXPECT_EQ(outcome->remedy, Remedy::kFixPeer);
+      EXPECT_EQ(outcome->rank, 1);
+      EXPECT_EQ(outcome->phase, "native-finish");
+      EXPECT_EQ(outcome, outcomes[0]);
+    }
+  }
+}
+
+// ---- exchanges
+
+// An exchange, or a broadcast by rank 0, and the gate after it; rank r has errors[r] before both.
+Reports agree_after_exchange(const Reports& errors, bool broadcast,
+                             std::optional<int> gives_nothing = {}) {
+  return fakes::run_ranks(
+      static_cast<int>(errors.size()), [&](std::unique_ptr<fakes::ThreadGroup> group) {
+        tpsync::fakes::VirtualClock clock;
+        tpsync::fakes::RecordingLog log;
+        Consensus consensus(*group, clock, log, kControlTimeout);
+        consensus.enter("topology-discovery", 0);
+        std::optional<ErrorRecord> error = errors[static_cast<std::size_t>(group->rank())];
+        ByteBuffer own(group->rank() == gives_nothing ? 0 : 1);
+        if (broadcast) consensus.broadcast(own, error);
+        if (!broadcast) consensus.exchange(own, error);
+        consensus.agree(error);
+      });
+}
+
+TEST(Consensus, AFailureBeforeAnExchangeIsReportedAtItsGate) {
+  Reports errors(3);
+  errors[2] = error_of(ErrorKind::kOutOfMemory, "report");
+  ErrorRecord expected = *errors[2];
+  expected.phase = "topology-discovery";
+  expected.rank = 2;
+  EXPECT_THAT(agree_after_exchange(errors, /*broadcast=*/false), Each(Optional(expected)));
+  std::swap(errors[0], errors[2]);
+  expected.rank = 0;
+  EXPECT_THAT(agree_after_exchange(errors, /*broadcast=*/true), Each(Optional(expected)));
+}
+
+TEST(Consensus, ARankThatGivesNothingAndReportsNothingIsNamed) {
+  for (const bool broadcast : {false, true}) {
+    for (const auto& outcome : agree_after_exchange(Reports(2), broadcast, /*gives_nothing=*/0)) {
+      ASSERT_TRUE(outcome.has_value());
+      EXPECT_EQ(outcome->kind, ErrorKind::kPeerFailed);
+      EXPECT_EQ(outcome->remedy, Remedy::kFixPeer);
+      EXPECT_EQ(outcome->subject, "rank 0");
+    }
+  }
+}
+
 // ---- lockstep
 
 Reports stand_at(const std::vector<std::pair<std::string_view, std::int64_t>>& gates) {
@@ -191,8 +274,9 @@ TEST(Consensus, ALostPeerInAGatherOrBroadcastCarriesThePhaseToo) {
       Consensus consensus(*group, clock, log, kControlTimeout);
       consensus.enter("native-result", 0);
       ByteBuffer bytes;
-      if (broadcast) consensus.broadcast(bytes);
-      if (!broadcast) consensus.all_gather(bytes);
+      std::optional<ErrorRecord> error;
+      if (broadcast) consensus.broadcast(bytes, error);
+      if (!broadcast) consensus.exchange(ByteBuffer(1), error);
     });
     ASSERT_TRUE(outcomes[1].has_value());
     EXPECT_EQ(outcomes[1]->kind, ErrorKind::kPeerLost);
@@ -233,6 +317,23 @@ TEST(Consensus, AfterALocalTimeoutTheWaitIsAShortGrace) {
               testing::ElementsAre(milliseconds(20), milliseconds(20)));
 }
 
+TEST(Consensus, TheGateAfterAnExchangeThatAPeerFailedWaitsAsLongAsTheExchange) {
+  fakes::Board board(1);
+  fakes::ThreadGroup group(board, 0, 1);
+  tpsync::fakes::VirtualClock clock;
+  tpsync::fakes::RecordingLog log;
+  Consensus consensus(group, clock, log, kControlTimeout);
+  consensus.enter("native-init", 0);
+  std::optional<ErrorRecord> error;
+  consensus.exchange({}, error);
+  EXPECT_EQ(tpsync::fakes::failure_of([&] { consensus.agree(error); }).kind,
+            ErrorKind::kPeerFailed);
+  ASSERT_EQ(group.deadlines.size(), 3u);
+  for (const Deadline deadline : group.deadlines) {
+    EXPECT_EQ(deadline.time(), clock.now() + kControlTimeout);
+  }
+}
+
 TEST(Consensus, BroadcastAndGatherGiveEveryRankTheSame) {
   const auto outcomes = fakes::run_ranks(3, [](std::unique_ptr<fakes::ThreadGroup> group) {
     tpsync::fakes::VirtualClock clock;
@@ -241,9 +342,11 @@ TEST(Consensus, BroadcastAndGatherGiveEveryRankTheSame) {
     consensus.enter("publication-id", 0);
     const auto own = static_cast<std::byte>(group->rank());
     ByteBuffer bytes(2, own);
-    consensus.broadcast(bytes);
+    std::optional<ErrorRecord> error;
+    consensus.broadcast(bytes, error);
     EXPECT_EQ(bytes, ByteBuffer(2, std::byte{0}));
-    const auto gathered = consensus.all_gather(std::span(&own, 1));
+    const auto gathered = consensus.exchange(std::span(&own, 1), error);
+    EXPECT_EQ(error, std::nullopt);
     ASSERT_EQ(gathered.size(), 3u);
     for (std::size_t r = 0; r < 3; ++r) EXPECT_EQ(gathered[r], ByteBuffer(1, std::byte(r)));
   });

@@ -12,8 +12,24 @@ namespace {
 
 // A kill routine's worst case, and so the time after which a worker that still lives is not going
 // to die.
-constexpr Duration kWorkerDeathAllowance = std::chrono::milliseconds(10500);
+constexpr Duration kWorkerDeathAllowance = total(KillBudget{});
 constexpr std::uint64_t kProbeBytes = sizeof(std::uint64_t);
+
+// What a rank's probe begins with: no two ranks' words are equal.
+std::uint64_t probe_word(int rank) {
+  return 0xa7a6a5a4a3a2a1a0ULL + static_cast<std::uint64_t>(rank) * 0x0101010101010101ULL;
+}
+
+class UpdatesToTarget final : public transfer::UpdateSink {
+ public:
+  explicit UpdatesToTarget(PublicationTarget& target) : target_(target) {}
+  void update(const wire::EncodedUpdate& update, const wire::HandleMap& handles) override {
+    target_.update_publication(update, handles);
+  }
+
+ private:
+  PublicationTarget& target_;
+};
 
 std::string to_hex(ByteView bytes) {
   constexpr char kDigits[] = "0123456789abcdef";
@@ -56,11 +72,13 @@ IpcWeightSync::IpcWeightSync(World world, std::unique_ptr<collective::ControlGro
       rank_(group_->rank()) {
   check_options(options_);
   if (rank_ == 0 && options_.control_timeout - kKillAllowance <= target_.weight_update_timeout()) {
-    throw_invalid(
-        ErrorKind::kInvalidConfig, "control_timeout",
-        "must exceed weight_update_timeout by more than 11 s, or the peers give up before "
-        "a hung runtime is ended");
+    static_assert(kKillAllowance % std::chrono::seconds(1) == Duration::zero());
+    throw_invalid(ErrorKind::kInvalidConfig, "control_timeout",
+                  "must exceed weight_update_timeout by more than " +
+                      std::to_string(kKillAllowance / std::chrono::seconds(1)) +
+                      " s, or the peers give up before a hung runtime is ended");
   }
+  if (rank_ == 0) updates_to_target_ = std::make_unique<UpdatesToTarget>(target_);
 }
 
 IpcWeightSync::~IpcWeightSync() { cleanup(); }
@@ -88,26 +106,39 @@ void IpcWeightSync::setup() {
     throw_invalid(ErrorKind::kInvalidState, "setup", "may be called once, before cleanup");
   }
   consensus_.enter("setup", 0);
+  std::int64_t last = options_.last_committed_version;
   std::optional<ErrorRecord> error;
-  ByteBuffer bytes;
-  if (rank_ == 0) {
-    try {
-      target_.set_weight_sync_sleep_level(2, true);
+  ByteBuffer own;
+  attempt(error, [&] {
+    if (rank_ == 0) {
+      target_.set_weight_sync_sleep_level({.level = 2, .preserve_next = true});
       const std::int64_t committed = target_.topology().committed_version;
-      const std::uint64_t sum = static_cast<std::uint64_t>(committed);
-      wire::encode_sums(std::span(&sum, 1), bytes);
-    } catch (const std::exception& e) {
-      error = record_of(e);
+      if (committed < 0 || committed > kCommittedVersionMax) {
+        throw_violation(ErrorKind::kMismatch, "committed_version",
+                        "of the runtime is " + std::to_string(committed) +
+                            "; it must not be negative, and a version must be left above it");
+      }
+      last = std::max(last, committed);
     }
-  }
+    const auto word = static_cast<std::uint64_t>(last);
+    wire::encode_sums(std::span(&word, 1), own);
+  });
   consensus_.agree(error);
-  consensus_.broadcast(bytes);
-  const auto committed = wire::decode_sums(bytes);
-  if (committed.size() != 1) {
-    throw_violation(ErrorKind::kProtocol, "setup", "rank 0 sent no committed version");
-  }
-  next_version_ =
-      1 + std::max(static_cast<std::int64_t>(committed[0]), options_.last_committed_version);
+
+  consensus_.enter("setup", 1);
+  const auto gathered = consensus_.exchange(own, error);
+  attempt(error, [&] {
+    for (std::size_t r = 0; r < gathered.size(); ++r) {
+      const auto words = wire::decode_sums(gathered[r]);
+      if (words.size() != 1 || words[0] > static_cast<std::uint64_t>(kCommittedVersionMax)) {
+        throw_violation(ErrorKind::kProtocol, "setup",
+                        "rank " + std::to_string(r) + " sent no committed version");
+      }
+      last = std::max(last, static_cast<std::int64_t>(words[0]));
+    }
+  });
+  consensus_.agree(error);
+  next_version_ = last + 1;
   is_set_up_ = true;
 }
 
@@ -118,6 +149,10 @@ PublicationResult IpcWeightSync::sync() {
   if (broken_) {
     throw_invalid(ErrorKind::kInvalidState, "sync",
                   "an earlier publication failed; build a new runtime and a new sync object");
+  }
+  if (!version_left_) {
+    throw_invalid(ErrorKind::kInvalidState, "sync",
+                  "version " + std::to_string(next_version_) + " was published, the last there is");
   }
   try {
     return publish();
@@ -131,13 +166,7 @@ template <typename Call>
 void IpcWeightSync::rank_zero_step(std::string_view phase, Call&& call) {
   consensus_.enter(phase, 0);
   std::optional<ErrorRecord> error;
-  if (rank_ == 0) {
-    try {
-      call();
-    } catch (const std::exception& e) {
-      error = record_of(e);
-    }
-  }
+  if (rank_ == 0) attempt(error, call);
   consensus_.agree(error);
 }
 
@@ -155,10 +184,10 @@ const IpcWeightSync::Plan& IpcWeightSync::plan() {
   return *plan_;
 }
 
-void IpcWeightSync::check_schema() {
+std::optional<ErrorRecord> IpcWeightSync::check_schema() {
   consensus_.enter("expected-schema", 0);
   std::optional<ErrorRecord> error;
-  try {
+  attempt(error, [&] {
     const auto& expected = plan().canonical.tensors;
     if (!source_.usable()) {
       throw_invalid(ErrorKind::kInvalidState, "weight group",
@@ -179,62 +208,74 @@ void IpcWeightSync::check_schema() {
                         ? "the trainer holds another shape or dtype than the configuration says"
                         : "is expected, the trainer has " + exported[t].name);
     }
-  } catch (const std::exception& e) {
-    error = record_of(e);
-  }
+  });
   consensus_.agree(error);
 
-  const auto fingerprints = consensus_.all_gather(as_view(plan_->manifest.fingerprint));
-  for (std::size_t r = 1; r < fingerprints.size(); ++r) {
-    if (fingerprints[r] == fingerprints[0]) continue;
-    ErrorRecord record;
-    record.kind = ErrorKind::kMismatch;
-    record.rank = static_cast<int>(r);
-    record.phase = consensus_.phase_name();
-    record.subject = "manifest";
-    record.detail = "this rank plans another model than rank 0";
-    throw InvalidInput(record);
-  }
+  const auto fingerprints = consensus_.exchange(as_view(plan_->manifest.fingerprint), error);
+  attempt(error, [&] {
+    for (std::size_t r = 1; r < fingerprints.size(); ++r) {
+      if (fingerprints[r] == fingerprints[0]) continue;
+      ErrorRecord record;
+      record.kind = ErrorKind::kMismatch;
+      record.rank = static_cast<int>(r);
+      record.subject = "manifest";
+      record.detail = "this rank plans another model than rank 0";
+      throw InvalidInput(record);
+    }
+  });
+  if (error) error->phase = consensus_.phase_name();
+  return error;
 }
 
-wire::TopologyReport IpcWeightSync::discover_topology() {
+wire::TopologyReport IpcWeightSync::describe_target() {
+  const TargetTopology topology = target_.topology();
+  if (topology.tp_size <= 0 ||
+      topology.device_uuids.size() != static_cast<std::size_t>(topology.tp_size) ||
+      topology.worker_pids.size() != topology.device_uuids.size() || topology.layouts.empty()) {
+    throw_violation(ErrorKind::kMismatch, "topology", "the runtime did not name all its workers");
+  }
+  if (!topology.weights_awake) {
+    throw_nothing_happened(ErrorKind::kInvalidState, "weights",
+                           "are asleep; wake them before a publication");
+  }
+  if (next_version_ <= topology.committed_version) {
+    throw_invalid(ErrorKind::kInvalidState, "model_version",
+                  std::to_string(next_version_) + " is not above the committed " +
+                      std::to_string(topology.committed_version));
+  }
   wire::TopologyReport report;
+  const auto& layouts = topology.layouts;
+  const auto takes = [&](wire::Layout layout) {
+    return std::find(layouts.begin(), layouts.end(), layout) != layouts.end();
+  };
+  report.layout = options_.layout                   ? *options_.layout
+                  : takes(wire::Layout::kRankMajor) ? wire::Layout::kRankMajor
+                                                    : wire::Layout::kCompact;
+  if (!takes(report.layout)) {
+    throw_invalid(ErrorKind::kUnsupported, "layout",
+                  "the runtime does not take " + std::string(name_of(report.layout)));
+  }
+  report.tp_world_size = topology.tp_size;
+  report.device_uuids = topology.device_uuids;
+  report.worker_pids = topology.worker_pids;
+  return report;
+}
+
+wire::TopologyReport IpcWeightSync::discover_topology(std::optional<ErrorRecord> error) {
+  consensus_.enter("topology-discovery", 0);
   ByteBuffer bytes;
-  rank_zero_step("topology-discovery", [&] {
-    const TargetTopology topology = target_.topology();
-    if (topology.tp_size <= 0 ||
-        topology.device_uuids.size() != static_cast<std::size_t>(topology.tp_size) ||
-        topology.worker_pids.size() != topology.device_uuids.size() || topology.layouts.empty()) {
-      throw_violation(ErrorKind::kMismatch, "topology", "the runtime did not name all its workers");
+  if (rank_ == 0) attempt(error, [&] { wire::encode(describe_target(), bytes); });
+  consensus_.broadcast(bytes, error);
+  wire::TopologyReport report;
+  attempt(error, [&] {
+    report = wire::decode_topology_report(bytes);
+    if (report.device_uuids.size() != static_cast<std::uint64_t>(report.tp_world_size) ||
+        report.worker_pids.size() != report.device_uuids.size()) {
+      throw_violation(ErrorKind::kProtocol, "topology", "rank 0 did not name all workers");
     }
-    if (!topology.weights_awake) {
-      throw_nothing_happened(ErrorKind::kInvalidState, "weights",
-                             "are asleep; wake the tag \"weights\" before a publication");
-    }
-    if (next_version_ <= topology.committed_version) {
-      throw_invalid(ErrorKind::kInvalidState, "model_version",
-                    std::to_string(next_version_) + " is not above the committed " +
-                        std::to_string(topology.committed_version));
-    }
-    const auto& layouts = topology.layouts;
-    const auto takes = [&](wire::Layout layout) {
-      return std::find(layouts.begin(), layouts.end(), layout) != layouts.end();
-    };
-    report.layout = options_.layout                   ? *options_.layout
-                    : takes(wire::Layout::kRankMajor) ? wire::Layout::kRankMajor
-                                                      : wire::Layout::kCompact;
-    if (!takes(report.layout)) {
-      throw_invalid(ErrorKind::kUnsupported, "layout",
-                    "the runtime does not take " + std::string(name_of(report.layout)));
-    }
-    report.tp_world_size = topology.tp_size;
-    report.device_uuids = topology.device_uuids;
-    report.worker_pids = topology.worker_pids;
-    report.committed_version = topology.committed_version;
-    wire::encode(report, bytes);
   });
-  consensus_.broadcast(bytes);
-  return wire::decode_topology_report(bytes);
+  consensus_.agree(error);
+  return report;
 }
 
 void IpcWeightSync::preflight(const wire::TopologyReport& topology) {
@@ -242,7 +283,7 @@ void IpcWeightSync::preflight(const wire::TopologyReport& topology) {
   PreflightLimits limits;
   std::optional<ErrorRecord> error;
   ByteBuffer own;
-  try {
+  attempt(error, [&] {
     const auto& canonical = plan().canonical;
     limits.bucket_bytes = options_.bucket_bytes;
     limits.largest_tensor_bytes = canonical.largest_tensor_bytes;
@@ -264,17 +305,17 @@ void IpcWeightSync::preflight(const wire::TopologyReport& topology) {
     report.device_uuid = device_.uuid();
     report.visible_devices = visible_devices(world_.host);
     report.free_bytes = device_.memory().free_bytes;
-    report.largest_tensor_bytes = static_cast<std::int64_t>(canonical.largest_tensor_bytes);
     wire::encode(report, own);
-  } catch (const std::exception& e) {
-    error = record_of(e);
-  }
+  });
+  const auto gathered = consensus_.exchange(own, error);
+  attempt(error, [&] {
+    std::vector<wire::PreflightReport> reports;
+    for (const ByteBuffer& bytes : gathered) {
+      reports.push_back(wire::decode_preflight_report(bytes));
+    }
+    check_preflight(reports, topology, limits);
+  });
   consensus_.agree(error);
-  std::vector<wire::PreflightReport> reports;
-  for (const ByteBuffer& bytes : consensus_.all_gather(own)) {
-    reports.push_back(wire::decode_preflight_report(bytes));
-  }
-  check_preflight(reports, topology, limits);
   probe_ipc(topology);
 }
 
@@ -284,24 +325,21 @@ void IpcWeightSync::probe_ipc(const wire::TopologyReport& topology) {
   device::Export exported;
   ByteBuffer own;
   std::optional<ErrorRecord> error;
-  try {
+  attempt(error, [&] {
     region =
         device::allocate(device_, {.bytes = kProbeBytes, .kind = device::RegionKind::kExportable});
     ByteBuffer word(kProbeBytes);
     for (std::size_t i = 0; i < word.size(); ++i) {
-      word[i] = static_cast<std::byte>(0xa0 + 16 * rank_ + static_cast<int>(i));
+      word[i] = static_cast<std::byte>(probe_word(rank_) >> (8 * i) & 0xff);
     }
     const device::Stream stream = device::create_stream(device_);
     device_.upload(stream.id(), region.id(), 0, word);
-    device_.synchronize(stream.id(), consensus_.deadline());
+    device_.synchronize(stream.id(), consensus_.begin_wait());
     wire::HandleMap handle;
     handle.entries.emplace_back(device_.uuid(), device_.export_region(region.id()));
     exported = device::Export(device_, region.id());
     wire::encode(handle, own);
-  } catch (const std::exception& e) {
-    error = record_of(e);
-  }
-  consensus_.agree(error);
+  });
 
   // From here on a worker may have the probe open. It has closed it again when rank 0's command is
   // agreed on; if that agreement never comes, these few bytes stay until the process ends.
@@ -314,20 +352,14 @@ void IpcWeightSync::probe_ipc(const wire::TopologyReport& topology) {
   };
   try {
     wire::ProbeIpcRequest request;
-    std::vector<wire::HandleMap> gathered;
-    gathered.reserve(static_cast<std::size_t>(group_->size()));
-    for (const ByteBuffer& bytes : consensus_.all_gather(own)) {
-      gathered.push_back(wire::decode_handle_map(bytes));
-    }
-    request.handles = transfer::merge_handles(topology.device_uuids, std::move(gathered));
-    for (int r = 0; r < group_->size(); ++r) {
-      std::uint64_t word = 0;
-      for (std::size_t i = 0; i < kProbeBytes; ++i) {
-        const auto byte = static_cast<std::uint8_t>(0xa0 + 16 * r + static_cast<int>(i));
-        word |= static_cast<std::uint64_t>(byte) << (8 * i);
-      }
-      request.words.push_back(word);
-    }
+    const auto gathered = consensus_.exchange(own, error);
+    attempt(error, [&] {
+      std::vector<wire::HandleMap> handles;
+      for (const ByteBuffer& bytes : gathered) handles.push_back(wire::decode_handle_map(bytes));
+      request.handles = transfer::merge_handles(topology.device_uuids, std::move(handles));
+      for (int r = 0; r < group_->size(); ++r) request.words.push_back(probe_word(r));
+    });
+    consensus_.agree(error);
     rank_zero_step("topology-ipc-probe", [&] { target_.probe_ipc(request); });
   } catch (const Error& e) {
     if (e.kind() == ErrorKind::kPeerLost) keep();
@@ -335,114 +367,83 @@ void IpcWeightSync::probe_ipc(const wire::TopologyReport& topology) {
   }
 }
 
-wire::PublicationHeader IpcWeightSync::make_header(const wire::TopologyReport& topology) {
+// The last phase before the runtime is touched: whatever else can fail without it is done here.
+wire::StartRequest IpcWeightSync::prepare_publication(const wire::TopologyReport& topology) {
   consensus_.enter("publication-id", 0);
   std::optional<ErrorRecord> error;
   ByteBuffer id;
   if (rank_ == 0) {
-    try {
+    attempt(error, [&] {
       id.resize(16);
       world_.random.fill(id);
-    } catch (const std::exception& e) {
-      error = record_of(e);
-    }
+    });
   }
-  consensus_.agree(error);
-  consensus_.broadcast(id);
-  wire::PublicationHeader header;
-  header.publication_id = to_hex(id);
-  header.model_version = next_version_;
-  header.tp_world_size = topology.tp_world_size;
-  header.expected_manifest = plan_->manifest;
-  header.device_uuids = topology.device_uuids;
-  wire::validate_header(header, group_->size());
-  return header;
-}
-
-PublicationResult IpcWeightSync::publish() {
-  last_agreement_ = false;
-  check_schema();
-  const wire::TopologyReport topology = discover_topology();
-  preflight(topology);
-  const wire::PublicationHeader header = make_header(topology);
-  if (plan_->chunks.empty()) {
-    plan_->chunks = transfer::plan_chunks(plan_->canonical.tensors, options_.bucket_bytes);
-    if (rank_ == 0) {
-      plan_->updates =
-          std::make_unique<transfer::UpdatePlan>(plan_->canonical.tensors, plan_->chunks);
-    }
-  }
-
-  class Sink final : public transfer::UpdateSink {
-   public:
-    explicit Sink(IpcWeightSync& owner) : owner_(owner) {}
-    void update(const wire::EncodedUpdate& update, std::uint64_t chunk,
-                const wire::HandleMap& handles) override {
-      owner_.target_.update_publication(update, chunk, handles);
-    }
-
-   private:
-    IpcWeightSync& owner_;
-  };
-  Sink sink(*this);
-
-  apply(PublicationEvent::kInit);
-  rank_zero_step("native-init", [&] { target_.init_publication(); });
-
-  rank_zero_step("native-start", [&] {
-    wire::StartRequest start;
-    start.header = header;
-    start.chunk_tensor_counts.reserve(plan_->chunks.size());
-    for (const transfer::Chunk& chunk : plan_->chunks) {
+  consensus_.broadcast(id, error);
+  wire::StartRequest start;
+  attempt(error, [&] {
+    start.header.publication_id = to_hex(id);
+    start.header.model_version = next_version_;
+    start.header.tp_world_size = topology.tp_world_size;
+    start.header.expected_manifest = plan_->manifest;
+    start.header.device_uuids = topology.device_uuids;
+    wire::validate_header(start.header, group_->size());
+    plan_chunks();
+    for (const transfer::Chunk& chunk : plan_->chunks)
       start.chunk_tensor_counts.push_back(chunk.count);
-    }
     start.layout = topology.layout;
     start.buffer_bytes = transfer::buffer_bytes(topology.layout, options_.bucket_bytes,
                                                 static_cast<std::uint64_t>(group_->size()));
     start.content_digest = options_.content_digest;
-    if (topology.layout == wire::Layout::kRankMajor) start.source_layout = source_.layout();
-    target_.start_publication(start);
+    if (rank_ == 0 && topology.layout == wire::Layout::kRankMajor) {
+      start.source_layout = source_.layout();
+    }
+    sender_ = std::make_unique<transfer::Sender>(
+        device_, source_, consensus_, world_.log, updates_to_target_.get(),
+        plan_->canonical.tensors, plan_->chunks, plan_->updates.get(),
+        transfer::SenderOptions{.bucket_bytes = options_.bucket_bytes,
+                                .layout = topology.layout,
+                                .content_digest = options_.content_digest});
   });
-  apply(PublicationEvent::kStart);
+  consensus_.agree(error);
+  return start;
+}
 
-  sender_ = std::make_unique<transfer::Sender>(
-      device_, source_, consensus_, world_.log, rank_ == 0 ? &sink : nullptr,
-      plan_->canonical.tensors, plan_->chunks, plan_->updates.get(),
-      transfer::SenderOptions{.bucket_bytes = options_.bucket_bytes,
-                              .layout = topology.layout,
-                              .content_digest = options_.content_digest});
+void IpcWeightSync::plan_chunks() {
+  if (!plan_->chunks.empty()) return;
+  auto chunks = transfer::plan_chunks(plan_->canonical.tensors, options_.bucket_bytes);
+  if (rank_ == 0) {
+    plan_->updates = std::make_unique<transfer::UpdatePlan>(plan_->canonical.tensors, chunks);
+  }
+  plan_->chunks = std::move(chunks);
+}
+
+PublicationResult IpcWeightSync::publish() {
+  last_agreement_ = false;
+  const wire::TopologyReport topology = discover_topology(check_schema());
+  preflight(topology);
+  const wire::StartRequest start = prepare_publication(topology);
+  apply(PublicationEvent::kInit);
+  rank_zero_step("native-init", [&] { target_.init_publication(); });
+  rank_zero_step("native-start", [&] { target_.start_publication(start); });
+  apply(PublicationEvent::kStart);
+  const wire::ExpectedDigest digest = transfer_weights(start.header);
+  PublicationResult result = finish(start.header, digest);
+  apply(PublicationEvent::kCommit);
+  release();
+  return result;
+}
+
+wire::ExpectedDigest IpcWeightSync::transfer_weights(const wire::PublicationHeader& header) {
   sender_->open(header.device_uuids);
   apply(PublicationEvent::kChunk);
   sender_->send();
-  const wire::ExpectedDigest digest = sender_->verify_source(header.expected_manifest.fingerprint);
+  wire::ExpectedDigest digest = sender_->verify_source(header.expected_manifest.fingerprint);
   apply(PublicationEvent::kVerified);
-
-  wire::CommitResult result = finish(header, digest);
-  apply(PublicationEvent::kCommit);
-
-  consensus_.enter("native-ipc-release", 0);
-  std::optional<ErrorRecord> error;
-  if (rank_ == 0) {
-    try {
-      target_.release_publication();
-    } catch (const std::exception& e) {
-      error = record_of(e);
-    }
-  }
-  last_agreement_ = true;
-  consensus_.agree(error);
-  apply(PublicationEvent::kRelease);
-  sender_->release(consensus_.deadline());
-  sender_.reset();
-  workers_.clear();
-  ++next_version_;
-  apply(PublicationEvent::kDone);
-  return {header.publication_id, result.model_version, result.prefix_cache_reset,
-          std::move(result.worker_receipts)};
+  return digest;
 }
 
-wire::CommitResult IpcWeightSync::finish(const wire::PublicationHeader& header,
-                                         const wire::ExpectedDigest& digest) {
+PublicationResult IpcWeightSync::finish(const wire::PublicationHeader& header,
+                                        const wire::ExpectedDigest& digest) {
   ByteBuffer bytes;
   rank_zero_step("native-finish", [&] {
     wire::FinishRequest request;
@@ -454,17 +455,29 @@ wire::CommitResult IpcWeightSync::finish(const wire::PublicationHeader& header,
   });
 
   consensus_.enter("native-result", 0);
-  consensus_.broadcast(bytes);
-  wire::CommitResult result;
   std::optional<ErrorRecord> error;
-  try {
-    result = wire::decode_commit_result(bytes);
-    wire::validate_result(header, result, options_.flush_cache, digest);
-  } catch (const std::exception& e) {
-    error = record_of(e);
-  }
+  consensus_.broadcast(bytes, error);
+  PublicationResult result;
+  attempt(error, [&] {
+    wire::CommitResult commit = wire::decode_commit_result(bytes);
+    wire::validate_result(header, commit, options_.flush_cache, digest);
+    result = {header.publication_id, commit.model_version, commit.prefix_cache_reset,
+              std::move(commit.worker_receipts)};
+  });
   consensus_.agree(error);
   return result;
+}
+
+void IpcWeightSync::release() {
+  last_agreement_ = true;
+  rank_zero_step("native-ipc-release", [&] { target_.release_publication(); });
+  apply(PublicationEvent::kRelease);
+  sender_->release(consensus_.begin_wait());
+  sender_.reset();
+  workers_.clear();
+  version_left_ = next_version_ < INT64_MAX;
+  if (version_left_) ++next_version_;
+  apply(PublicationEvent::kDone);
 }
 
 bool IpcWeightSync::workers_gone() {
@@ -480,6 +493,7 @@ void IpcWeightSync::fail(const ErrorRecord& cause) {
   const bool group_broke = record.kind == ErrorKind::kPeerLost;
   broken_ = group_broke;
   if (state_ == PublicationState::kIdle) {
+    sender_.reset();
     workers_.clear();
     throw_record(record);
   }
@@ -490,7 +504,7 @@ void IpcWeightSync::fail(const ErrorRecord& cause) {
   if (rank_ == 0) target_.poison(to_text(record));
   // A worker may still read this actor's buffer until it is dead; only then is the memory given
   // back.
-  if (sender_ && workers_gone()) sender_->release(consensus_.deadline());
+  if (sender_ && workers_gone()) sender_->release(consensus_.begin_wait());
   sender_.reset();
   workers_.clear();
   throw RuntimeBroken(record);

@@ -46,25 +46,29 @@ class IpcWeightSync {
   IpcWeightSync& operator=(const IpcWeightSync&) = delete;
 
   // Collective, once. Later sleeps of the runtime discard weights, except the next one; the next
-  // version is above the runtime's and options.last_committed_version. Throws InvalidInput
-  // kInvalidState if called twice; what the group throws.
+  // version is above the runtime's and every actor's options.last_committed_version. Throws
+  // InvalidInput kInvalidState, without calling anything, once it has succeeded or after cleanup;
+  // on every actor what `target` throws on rank 0, or PeerViolation kMismatch if no version is left
+  // above the runtime's; RuntimeBroken kPeerLost if the group broke. Nothing is set up
+  // then, the sleep level apart, and setup may be called again while the group is whole.
   void setup();
 
   // Collective. Publishes the next version. Blocks for as long as the transfer takes, each wait
   // bounded by the control timeout. Throws the same record on every actor while the control group
   // is whole:
-  //   InvalidInput, NothingHappened  the runtime was not touched
-  //   RuntimeBroken                  it was, and is gone; kPeerLost if the control group broke;
-  //   kOutcomeUnknown if it broke
-  //                                  in the very last agreement, so that other actors may have
-  //                                  returned the version
-  // InvalidInput kInvalidState before setup, after cleanup, after a poisoned or broken sync: then
-  // nothing was called.
+  // - InvalidInput, NothingHappened: the runtime was not touched.
+  // - RuntimeBroken: it was, and is gone; kPeerLost if the control group broke, also before that;
+  //   kOutcomeUnknown if it broke in the very last agreement, so that other actors may have
+  //   returned the version.
+  // - InvalidInput kInvalidState before setup, after cleanup, after a poisoned or broken sync, and
+  //   once version 2^63 - 1 was published: nothing was called.
+  // What the source, the target or the device throws is reported as such; an exception that is no
+  // tpsync::Error as kInternal, or kOutOfMemory for a failed allocation.
   PublicationResult sync();
 
   // Not collective; idempotent; never throws. Leaves the control group. A later sync is refused.
   void cleanup() noexcept;
-  // The same; the name that a trainer's tear-down calls.
+  // The same under the name that it has in UniRL.
   void shutdown() noexcept { cleanup(); }
 
   PublicationState state() const { return state_; }
@@ -74,14 +78,19 @@ class IpcWeightSync {
   struct Plan;  // what depends on the model and the options alone; made once
 
   const Plan& plan();
-  void check_schema();
-  wire::TopologyReport discover_topology();
+  // Returns what this rank made of its peers' plans, to be reported at the next gate.
+  std::optional<ErrorRecord> check_schema();
+  wire::TopologyReport describe_target();
+  wire::TopologyReport discover_topology(std::optional<ErrorRecord> error);
   void preflight(const wire::TopologyReport& topology);
   void probe_ipc(const wire::TopologyReport& topology);
-  wire::PublicationHeader make_header(const wire::TopologyReport& topology);
+  wire::StartRequest prepare_publication(const wire::TopologyReport& topology);
+  void plan_chunks();
   PublicationResult publish();
-  wire::CommitResult finish(const wire::PublicationHeader& header,
-                            const wire::ExpectedDigest& digest);
+  wire::ExpectedDigest transfer_weights(const wire::PublicationHeader& header);
+  void release();
+  PublicationResult finish(const wire::PublicationHeader& header,
+                           const wire::ExpectedDigest& digest);
   template <typename Call>
   void rank_zero_step(std::string_view phase, Call&& call);
   [[noreturn]] void fail(const ErrorRecord& record);
@@ -102,8 +111,10 @@ class IpcWeightSync {
   bool broken_ = false;  // poisoned, or the control group broke
   bool last_agreement_ = false;
   PublicationState state_ = PublicationState::kIdle;
-  std::int64_t next_version_ = 1;
+  std::int64_t next_version_ = 1;  // the same on every rank
+  bool version_left_ = true;       // false once the highest version was published
   std::unique_ptr<Plan> plan_;
+  std::unique_ptr<transfer::UpdateSink> updates_to_target_;  // rank 0 only
   std::vector<std::unique_ptr<Process>> workers_;
   std::unique_ptr<transfer::Sender> sender_;
 };

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <optional>
+#include <stdexcept>
 
 #include "core/base/testing/fake_world.h"
 #include "core/model/testing/models.h"
@@ -50,8 +51,9 @@ class ScriptedTarget final : public PublicationTarget {
     return given;
   }
   Duration weight_update_timeout() const override { return update_timeout; }
-  void set_weight_sync_sleep_level(int level, bool preserve_next) override {
-    step("sleep level " + std::to_string(level) + (preserve_next ? " preserving" : ""));
+  void set_weight_sync_sleep_level(const SleepPolicy& policy) override {
+    step("sleep level " + std::to_string(policy.level) +
+         (policy.preserve_next ? " preserving" : ""));
   }
   void probe_ipc(const wire::ProbeIpcRequest&) override {
     if (failing == "probe") {
@@ -64,9 +66,12 @@ class ScriptedTarget final : public PublicationTarget {
     header = request.header;
     step("start");
   }
-  void update_publication(const wire::EncodedUpdate&, std::uint64_t chunk,
-                          const wire::HandleMap&) override {
-    step("update " + std::to_string(chunk));
+  void update_publication(const wire::EncodedUpdate& update,
+                          const wire::HandleMap& handles) override {
+    ByteBuffer body;
+    update.encode(1, handles, body);
+    const auto payload = wire::decode_payload(wire::Command::kUpdate, body);
+    step("update " + std::to_string(std::get<wire::UpdateRequest>(payload).chunk_index));
   }
   wire::CommitResult finish_publication(const wire::FinishRequest&) override {
     step("finish");
@@ -232,6 +237,33 @@ TEST_F(IpcWeightSyncTest, TheRuntimesVersionWinsWhereItIsHigher) {
   actor_->options.last_committed_version = 7;
   sync().setup();
   EXPECT_EQ(sync().next_version(), 10);
+}
+
+TEST_F(IpcWeightSyncTest, ARuntimeAboveWhichNoVersionIsLeftIsRefusedBySetup) {
+  for (const std::int64_t committed : {std::int64_t{-1}, INT64_MAX}) {
+    target().given.committed_version = committed;
+    const ErrorRecord record = failure_of([&] { sync().setup(); });
+    EXPECT_EQ(record.kind, ErrorKind::kMismatch);
+    EXPECT_EQ(record.remedy, Remedy::kFixPeer);
+    EXPECT_EQ(record.subject, "committed_version");
+    EXPECT_EQ(record.phase, "setup");
+  }
+  target().given.committed_version = 3;
+  sync().setup();
+  EXPECT_EQ(sync().next_version(), 4);
+}
+
+TEST_F(IpcWeightSyncTest, AfterTheHighestVersionSyncIsRefusedAndCallsNothing) {
+  actor_->options.last_committed_version = INT64_MAX - 1;
+  sync().setup();
+  EXPECT_EQ(sync().sync().model_version, INT64_MAX);
+  EXPECT_EQ(sync().next_version(), INT64_MAX);
+  const std::size_t before = target().steps.size();
+  const ErrorRecord record = sync_failure();
+  EXPECT_EQ(record.kind, ErrorKind::kInvalidState);
+  EXPECT_EQ(record.remedy, Remedy::kFixInput);
+  EXPECT_THAT(record.detail, HasSubstr("the last there is"));
+  EXPECT_EQ(target().steps.size(), before);
 }
 
 TEST_F(IpcWeightSyncTest, TheControlTimeoutMustExceedTheUpdateTimeoutByMoreThanTheKill) {
@@ -466,6 +498,97 @@ TEST_F(TwoActors, AFailureOfOneIsTheSameErrorOnBoth) {
   EXPECT_EQ(outcomes[1].state, PublicationState::kPoisoned);
 }
 
+TEST_F(TwoActors, TheNextVersionIsAboveEveryActorsCheckpoint) {
+  const auto outcomes =
+      publish([](Actor& actor) { actor.options.last_committed_version = actor.rank == 1 ? 7 : 4; });
+  EXPECT_EQ(outcomes[0].version, 8);
+  EXPECT_EQ(outcomes[1].version, 8);
+}
+
+// A call of the source on one rank throws what is no tpsync::Error.
+class FailingCall : public TwoActors,
+                    public testing::WithParamInterface<std::pair<const char*, const char*>> {
+ protected:
+  std::vector<Outcome> publish_with_failing_call(int rank, std::string_view failing) {
+    return publish([=](Actor& actor) {
+      actor.target.given.layouts = {wire::Layout::kRankMajor};
+      actor.options.content_digest = failing == "digest_sums";
+      actor.source.sums.assign(actor.source.tensors.size(), 0);
+      if (actor.rank != rank) return;
+      actor.source.before_call = [failing](std::string_view call) {
+        if (call == failing) throw std::runtime_error("injected by the test");
+      };
+    });
+  }
+  void expect_internal(const std::vector<Outcome>& outcomes, int rank, const std::string& phase) {
+    for (const Outcome& outcome : outcomes) {
+      ASSERT_TRUE(outcome.error.has_value());
+      EXPECT_EQ(outcome.error->kind, ErrorKind::kInternal);
+      EXPECT_EQ(outcome.error->remedy, Remedy::kRebuildRuntime);
+      EXPECT_EQ(outcome.error->rank, rank);
+      EXPECT_EQ(outcome.error->phase, phase);
+      EXPECT_EQ(*outcome.error, *outcomes[0].error);
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(OfTheSource, FailingCall,
+                         testing::Values(std::pair("metadata", "expected-schema"),
+                                         std::pair("begin", "native-buffer-allocation"),
+                                         std::pair("group_count", "native-buffer-allocation"),
+                                         std::pair("exhausted", "native-source-verify"),
+                                         std::pair("digest_sums", "native-source-verify")));
+
+TEST_P(FailingCall, OnOneRankIsTheSameErrorOnBoth) {
+  const auto [call, phase] = GetParam();
+  for (const int rank : {0, 1}) {
+    const bool prepares = std::string_view(call) == "group_count";
+    expect_internal(publish_with_failing_call(rank, call), rank,
+                    prepares ? "native-materialize-0" : phase);
+  }
+}
+
+TEST_F(FailingCall, OfTheLayoutOnRankZeroTouchesNothing) {
+  const auto outcomes = publish_with_failing_call(0, "layout");
+  expect_internal(outcomes, 0, "publication-id");
+  EXPECT_EQ(outcomes[1].state, PublicationState::kIdle);
+  EXPECT_THAT(outcomes[0].steps, testing::Not(testing::Contains("init")));
+}
+
+TEST_F(FailingCall, OfTheLayoutCannotHappenElsewhere) {
+  EXPECT_EQ(publish_with_failing_call(1, "layout")[1].version, 1);
+}
+
+TEST_F(FailingCall, OfTheDrainAfterTheReleaseFailsNobody) {
+  const auto outcomes = publish_with_failing_call(1, "quiesce");
+  EXPECT_EQ(outcomes[0].version, 1);
+  EXPECT_EQ(outcomes[1].version, 1);
+}
+
+TEST_F(TwoActors, WhatOneRankCannotReportInAnExchangeFailsBothAtItsGate) {
+  const auto outcomes = publish([](Actor& actor) {
+    if (actor.rank == 1) actor.end_workers();
+  });
+  for (const Outcome& outcome : outcomes) {
+    ASSERT_TRUE(outcome.error.has_value());
+    EXPECT_EQ(outcome.error->kind, ErrorKind::kIpc);
+    EXPECT_EQ(outcome.error->rank, 1);
+    EXPECT_EQ(outcome.error->phase, "topology-memory-preflight");
+    EXPECT_EQ(outcome.state, PublicationState::kIdle);
+  }
+}
+
+TEST_F(TwoActors, WhatRankZeroCannotFindOutIsReportedByBoth) {
+  const auto outcomes = publish([](Actor& actor) { actor.target.given.weights_awake = false; });
+  for (const Outcome& outcome : outcomes) {
+    ASSERT_TRUE(outcome.error.has_value());
+    EXPECT_EQ(outcome.error->kind, ErrorKind::kInvalidState);
+    EXPECT_EQ(outcome.error->remedy, Remedy::kTryLater);
+    EXPECT_EQ(outcome.error->rank, 0);
+    EXPECT_EQ(outcome.error->phase, "topology-discovery");
+  }
+}
+
 TEST_F(TwoActors, AnotherModelOnOneRankIsFoundByTheSchemaConsensus) {
   const auto outcomes = publish([](Actor& actor) {
     if (actor.rank == 0) return;
@@ -477,6 +600,7 @@ TEST_F(TwoActors, AnotherModelOnOneRankIsFoundByTheSchemaConsensus) {
     EXPECT_EQ(outcome.error->kind, ErrorKind::kMismatch);
     EXPECT_EQ(outcome.error->rank, 1);
     EXPECT_EQ(outcome.error->subject, "manifest");
+    EXPECT_EQ(outcome.error->phase, "expected-schema");
     EXPECT_EQ(outcome.state, PublicationState::kIdle);
   }
 }
@@ -484,7 +608,11 @@ TEST_F(TwoActors, AnotherModelOnOneRankIsFoundByTheSchemaConsensus) {
 TEST_F(TwoActors, APeerThatIsLostAfterTheRuntimeWasTouchedPoisons) {
   const auto outcomes = publish([](Actor& actor) {
     // Rank 1 leaves while its buffer is being allocated.
-    if (actor.rank == 1) actor.source.before_begin = [&actor] { actor.leave_group(); };
+    if (actor.rank == 1) {
+      actor.source.before_call = [&actor](std::string_view call) {
+        if (call == "begin") actor.leave_group();
+      };
+    }
   });
   ASSERT_TRUE(outcomes[0].error.has_value());
   EXPECT_EQ(outcomes[0].error->kind, ErrorKind::kPeerLost);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tpsync/base/errors.h"
+#include "tpsync/sync/publication_target.h"
 
 namespace tpsync::sync {
 
@@ -31,6 +32,9 @@ void check_options(const SyncOptions& options) {
   }
   if (options.last_committed_version < 0) {
     refuse("last_committed_version", "must not be negative");
+  }
+  if (options.last_committed_version > kCommittedVersionMax) {
+    refuse("last_committed_version", "leaves no version above it");
   }
 }
 

@@ -1,4 +1,4 @@
-// The options of IpcWeightSync, with the names and defaults of the original.
+// The options of IpcWeightSync, with the names and defaults of UniRL.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include "tpsync/base/bytes.h"
 #include "tpsync/base/clock.h"
 #include "tpsync/base/dtype.h"
+#include "tpsync/base/process.h"
 #include "tpsync/wire/messages.h"
 
 namespace tpsync::sync {
@@ -34,11 +35,11 @@ struct SyncOptions {
 
 // The control timeout must exceed the update timeout by more than this: rank 0 ends a hung runtime
 // before it joins the agreement that its peers are waiting in.
-inline constexpr Duration kKillAllowance = std::chrono::seconds(11);
+inline constexpr Duration kKillAllowance = total(KillBudget{}) + std::chrono::milliseconds(500);
 
 // Throws InvalidInput kInvalidConfig, subject the option, in order: bucket_bytes > 0;
 // control_timeout > 0; another adapter than "default" without lora_merged; name_remap patterns;
-// last_committed_version >= 0.
+// last_committed_version from 0 to kCommittedVersionMax.
 void check_options(const SyncOptions& options);
 
 // "bf16", "bfloat16", "fp16", "float16", "half", "fp32", "float32", "float", in any case. Throws

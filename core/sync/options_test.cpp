@@ -60,6 +60,10 @@ TEST(SyncOptions, EdgesOfTheRules) {
   options.control_timeout = Duration(1);
   options.last_committed_version = 0;
   check_options(options);
+  options.last_committed_version = INT64_MAX - 1;
+  check_options(options);
+  EXPECT_EQ(refusal([](auto& o) { o.last_committed_version = INT64_MAX; }).subject,
+            "last_committed_version");
   EXPECT_EQ(refusal([](auto& o) { o.control_timeout = Duration(-1); }).subject, "control_timeout");
 }
 

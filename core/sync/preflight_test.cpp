@@ -26,7 +26,7 @@ Given admitted() {
   for (int rank = 0; rank < 3; ++rank) {
     const std::string uuid = "gpu-" + std::to_string(rank);
     given.topology.device_uuids.push_back(uuid);
-    given.reports.push_back({"host", "boot", uuid, 1, 1000, 100});
+    given.reports.push_back({"host", "boot", uuid, 1, 1000});
   }
   given.limits = {.bucket_bytes = 100, .largest_tensor_bytes = 100, .required_free_bytes = 1000};
   return given;

@@ -12,6 +12,9 @@
 
 namespace tpsync::sync {
 
+// A runtime or checkpoint with a higher version leaves none to publish.
+inline constexpr std::int64_t kCommittedVersionMax = INT64_MAX - 1;
+
 struct TargetTopology {
   std::int64_t tp_size = 0;
   std::vector<std::string> device_uuids;  // by TP rank
@@ -19,6 +22,11 @@ struct TargetTopology {
   std::int64_t committed_version = 0;
   std::vector<wire::Layout> layouts;  // chunk layouts that the runtime takes; not empty
   bool weights_awake = false;
+};
+
+struct SleepPolicy {
+  int level = 1;               // of later sleeps: 1 keeps the weights, 2 discards them
+  bool preserve_next = false;  // the next sleep keeps them all the same
 };
 
 class PublicationTarget {
@@ -30,8 +38,8 @@ class PublicationTarget {
   // Of the five native commands.
   virtual Duration weight_update_timeout() const = 0;
 
-  // Later sleeps use `level`; with `preserve_next` the next one keeps the weights (level 1).
-  virtual void set_weight_sync_sleep_level(int level, bool preserve_next) = 0;
+  // Throws InvalidInput kInvalidConfig for another level than 1 and 2; then nothing is changed.
+  virtual void set_weight_sync_sleep_level(const SleepPolicy& policy) = 0;
 
   // The worker of each device opens its actor's probe export and closes it again. Has no effect in
   // the runtime: NothingHappened kRemote or kIpc leaves it usable.
@@ -42,7 +50,7 @@ class PublicationTarget {
   // gone before the call returns.
   virtual void init_publication() = 0;
   virtual void start_publication(const wire::StartRequest& request) = 0;
-  virtual void update_publication(const wire::EncodedUpdate& update, std::uint64_t chunk,
+  virtual void update_publication(const wire::EncodedUpdate& update,
                                   const wire::HandleMap& handles) = 0;
   virtual wire::CommitResult finish_publication(const wire::FinishRequest& request) = 0;
   virtual void release_publication() = 0;

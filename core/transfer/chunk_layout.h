@@ -2,10 +2,9 @@
 // rank-major, not a concatenation of tensors, so the layout is data that both sides derive from the
 // same small inputs.
 //
-//   compact     tensors back to back, offsets a running byte sum
-//   rank_major  actor r's pieces back to back in region r, nothing padded to the largest shard;
-//   regions begin at multiples
-//               of 16
+// - compact: tensors back to back, offsets a running byte sum.
+// - rank_major: actor r's pieces back to back in region r, nothing padded to the largest shard;
+//   regions begin at multiples of 16.
 #pragma once
 
 #include <cstddef>

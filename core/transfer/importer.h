@@ -19,6 +19,8 @@ class Importer {
   // device; RuntimeBroken kIpc if it cannot be opened. After a failure nothing is open.
   device::RegionId open(const wire::HandleMap& handles, std::uint64_t bytes);
 
+  bool is_open() const { return static_cast<bool>(import_); }
+
   // Closes what is open; returns how many imports that were (0 or 1).
   std::uint64_t release() noexcept;
 

@@ -99,7 +99,6 @@ void WeightLoader::prepare(const wire::StartRequest& start, std::vector<Chunk> c
   check_coverage(layout_, plan);
 
   // A layer is done with the chunk that holds the last tensor placed in it.
-  std::vector<std::pair<std::uint64_t, std::int64_t>> last_tensor;  // (tensor, layer)
   std::vector<std::uint64_t> last_of_layer;
   for (const model::Placement& placement : layout_.placements) {
     const std::int64_t layer = layout_.parameters[placement.parameter].layer;

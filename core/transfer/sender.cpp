@@ -87,9 +87,11 @@ Sender::Sender(device::Device& device, WeightSource& source, Gates& gates, Log& 
 Sender::~Sender() {
   pass_.reset();
   if (!buffer_) return;
+  const auto world = static_cast<std::uint64_t>(gates_.group().size());
+  const std::uint64_t bytes = buffer_bytes(options_.layout, options_.bucket_bytes, world);
   log_.record({.level = LogLevel::kError,
                .event = LogEvent::kExportLeaked,
-               .a = static_cast<std::int64_t>(options_.bucket_bytes)});
+               .a = static_cast<std::int64_t>(bytes)});
   export_.leak();
   buffer_.leak();
 }
@@ -98,7 +100,7 @@ void Sender::open(std::span<const std::string> device_uuids) {
   gates_.enter("native-buffer-allocation", 0);
   ByteBuffer own;
   std::optional<ErrorRecord> error;
-  try {
+  attempt(error, [&] {
     const auto world = static_cast<std::uint64_t>(gates_.group().size());
     buffer_ = device::allocate(
         device_, {.bytes = buffer_bytes(options_.layout, options_.bucket_bytes, world),
@@ -112,18 +114,16 @@ void Sender::open(std::span<const std::string> device_uuids) {
                            .bucket_bytes = options_.bucket_bytes,
                            .content_digest = options_.content_digest,
                            .chunks = chunks_});
-    error = prepare(0, 0);
-  } catch (const std::exception& e) {
-    error = record_of(e);
-  }
+    if (!pass_) throw_invalid(ErrorKind::kInvalidState, "source", "began no pass");
+  });
+  if (!error) error = prepare(0, 0);
+  const auto gathered = gates_.exchange(own, error);
+  attempt(error, [&] {
+    std::vector<wire::HandleMap> handles;
+    for (const ByteBuffer& bytes : gathered) handles.push_back(wire::decode_handle_map(bytes));
+    handles_ = merge_handles(device_uuids, std::move(handles));
+  });
   gates_.agree(error);
-
-  std::vector<wire::HandleMap> gathered;
-  gathered.reserve(static_cast<std::size_t>(gates_.group().size()));
-  for (const ByteBuffer& bytes : gates_.all_gather(own)) {
-    gathered.push_back(wire::decode_handle_map(bytes));
-  }
-  handles_ = merge_handles(device_uuids, std::move(gathered));
 }
 
 void Sender::send() {
@@ -148,16 +148,13 @@ std::optional<ErrorRecord> Sender::prepare(std::uint64_t chunk, std::uint64_t gr
 // after the transfer of the chunk before.
 void Sender::send_chunk(std::uint64_t chunk) {
   const auto index = static_cast<std::int64_t>(chunk);
-  const std::uint64_t groups = pass_->group_count(chunk);
+  std::uint64_t groups = 1;  // there is a gate to report at, also where the source cannot say
   std::optional<ErrorRecord> error;
   gates_.enter("native-materialize", index);
+  attempt(error, [&] { groups = pass_->group_count(chunk); });
   for (std::uint64_t group = 0; group < groups; ++group) {
-    try {
-      pass_->gather(chunk, group, gates_.deadline(), gates_.group());
-    } catch (const std::exception& e) {
-      error = record_of(e);
-      gates_.group().raise_alarm();  // peers stop waiting and meet this rank at the next gate
-    }
+    attempt(error, [&] { pass_->gather(chunk, group, gates_.begin_wait(), gates_.group()); });
+    if (error) gates_.group().raise_alarm();  // peers stop waiting and meet this rank at the gate
     if (!error && group + 1 < groups) error = prepare(chunk, group + 1);
     gates_.agree(error);
   }
@@ -165,11 +162,7 @@ void Sender::send_chunk(std::uint64_t chunk) {
   // Every rank's buffer is complete now, so every worker may read its own.
   gates_.enter("native-transfer", index);
   if (sink_ != nullptr) {
-    try {
-      sink_->update(updates_->update(chunk), chunk, handles_);
-    } catch (const std::exception& e) {
-      error = record_of(e);
-    }
+    attempt(error, [&] { sink_->update(updates_->update(chunk), handles_); });
   }
   if (!error && chunk + 1 < chunks_.size()) error = prepare(chunk + 1, 0);
   gates_.agree(error);
@@ -199,7 +192,7 @@ wire::ExpectedDigest Sender::verify_source(const std::string& fingerprint) {
   gates_.enter("native-source-verify", 0);
   std::optional<ErrorRecord> error;
   ByteBuffer own;
-  try {
+  attempt(error, [&] {
     if (!pass_->exhausted()) {
       throw_violation(ErrorKind::kMismatch, "source", "has more tensors to give than planned");
     }
@@ -213,14 +206,18 @@ wire::ExpectedDigest Sender::verify_source(const std::string& fingerprint) {
       throw_violation(ErrorKind::kMismatch, "digest", "the source summed other tensors");
     }
     wire::encode_sums(pass_->digest_sums(), own);
-  } catch (const std::exception& e) {
-    error = record_of(e);
+  });
+  wire::ExpectedDigest digest;
+  if (options_.content_digest) {
+    const auto gathered = gates_.exchange(own, error);
+    attempt(error, [&] { digest = add_sums(gathered); });
   }
   gates_.agree(error);
-  if (!options_.content_digest) return {};
+  return digest;
+}
 
+wire::ExpectedDigest Sender::add_sums(std::span<const ByteBuffer> gathered) const {
   std::vector<std::uint64_t> total(expected_.size(), 0);
-  const auto gathered = gates_.all_gather(own);
   for (std::size_t r = 0; r < gathered.size(); ++r) {
     const auto sums = wire::decode_sums(gathered[r]);
     if (sums.size() != total.size()) {
@@ -234,7 +231,11 @@ wire::ExpectedDigest Sender::verify_source(const std::string& fingerprint) {
 }
 
 void Sender::release(Deadline deadline) {
-  if (pass_ && !pass_->quiesce(deadline)) return;
+  try {
+    if (pass_ && !pass_->quiesce(deadline)) return;
+  } catch (const std::exception&) {
+    return;  // no answer is no promise that the work is over
+  }
   pass_.reset();
   export_.reset();
   buffer_.reset();

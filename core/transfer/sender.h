@@ -35,10 +35,14 @@ class Gates {
   // Collective: the gate of the present phase. Throws the first failing rank's error, the same on
   // every rank. `local` is this rank's own failure, if any.
   virtual void agree(const std::optional<ErrorRecord>& local) = 0;
-  // Collective: every rank's bytes, in rank order.
-  virtual std::vector<ByteBuffer> all_gather(ByteView bytes) = 0;
-  // For a wait on the weight group that begins now, and what such a wait watches.
-  virtual Deadline deadline() = 0;
+  // Collective: every rank's bytes, not empty, in rank order; to be followed by an agreement on
+  // what each rank made of them. A rank with an `error` gives nothing; where a peer gave nothing,
+  // `error` becomes kPeerFailed, and the parts must not be looked at.
+  virtual std::vector<ByteBuffer> exchange(ByteView own, std::optional<ErrorRecord>& error) = 0;
+  // Not collective. A wait on the weight group, or on this rank's own device, begins now: returns
+  // its deadline. The agreement after a wait that was given up reckons from it.
+  virtual Deadline begin_wait() = 0;
+  // What waits on the weight group watch.
   virtual collective::ControlGroup& group() = 0;
 };
 
@@ -46,8 +50,7 @@ class Gates {
 class UpdateSink {
  public:
   virtual ~UpdateSink() = default;
-  virtual void update(const wire::EncodedUpdate& update, std::uint64_t chunk,
-                      const wire::HandleMap& handles) = 0;
+  virtual void update(const wire::EncodedUpdate& update, const wire::HandleMap& handles) = 0;
 };
 
 struct SenderOptions {
@@ -80,7 +83,9 @@ class Sender {
   Sender& operator=(const Sender&) = delete;
 
   // Collective. Allocates and exports the buffer, and merges the handles of all ranks by device
-  // UUID, which must be exactly `device_uuids` in rank order. Throws what the gate throws.
+  // UUID, which must be exactly `device_uuids` in rank order. Throws what the gates throw, and
+  // PeerViolation: merge_handles' kMismatch, or kProtocol for malformed handles; agreed on as well.
+  // The buffer then stays until release() or the destructor.
   void open(std::span<const std::string> device_uuids);
 
   // Collective. All chunks. Throws what the gates throw; every rank throws at the same gate.
@@ -91,13 +96,15 @@ class Sender {
   wire::ExpectedDigest verify_source(const std::string& fingerprint);
 
   // Frees the buffer, which nobody may still have open; first waits until this rank's own work no
-  // longer touches it, and keeps the buffer if the deadline passes.
+  // longer touches it, and keeps the buffer if the deadline passes or the source throws. Throws no
+  // std::exception.
   void release(Deadline deadline);
 
  private:
   std::optional<ErrorRecord> prepare(std::uint64_t chunk, std::uint64_t group);
   void send_chunk(std::uint64_t chunk);
   void check_emitted(const Chunk& chunk);
+  wire::ExpectedDigest add_sums(std::span<const ByteBuffer> gathered) const;
 
   device::Device& device_;
   WeightSource& source_;

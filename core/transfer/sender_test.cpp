@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <stdexcept>
 
 #include "core/base/testing/fake_world.h"
 #include "core/transfer/testing/recording_gates.h"
@@ -85,8 +86,12 @@ class SenderTest : public testing::Test, public UpdateSink {
     device_.emplace(memory_, device::HostDeviceOptions{"gpu-0", device::Landing::kAtLaunch});
     source_.groups = 1;
   }
-  void update(const wire::EncodedUpdate&, std::uint64_t chunk, const wire::HandleMap&) override {
-    steps_.push_back("update " + std::to_string(chunk));
+  void update(const wire::EncodedUpdate& update, const wire::HandleMap& handles) override {
+    ByteBuffer body;
+    update.encode(1, handles, body);
+    const auto payload = wire::decode_payload(wire::Command::kUpdate, body);
+    steps_.push_back("update " +
+                     std::to_string(std::get<wire::UpdateRequest>(payload).chunk_index));
     if (steps_.back() == failing_update_) {
       throw_violation(ErrorKind::kRemote, steps_.back(), "injected by the test");
     }
@@ -121,8 +126,8 @@ TEST_F(SenderTest, OneAgreementStandsBeforeEachGroupAndOneAfterEachTransfer) {
   open();
   sender_->send();
   sender_->verify_source(fingerprint());
-  EXPECT_THAT(steps(), ElementsAre("begin", "prepare 0.0", "agree native-buffer-allocation-0",
-                                   "gather of native-buffer-allocation-0",                //
+  EXPECT_THAT(steps(), ElementsAre("begin", "prepare 0.0", "exchange of native-buffer-allocation-0",
+                                   "agree native-buffer-allocation-0",                    //
                                    "gather 0.0", "agree native-materialize-0",            //
                                    "update 0", "prepare 1.0", "agree native-transfer-0",  //
                                    "gather 1.0", "agree native-materialize-1",            //
@@ -183,7 +188,45 @@ TEST_F(SenderTest, ABufferThatCannotBeAllocatedIsAgreedOnUnderItsPhase) {
   const auto other = device::allocate(*device_, {.bytes = 4090, .kind = {}, .tag = {}});
   make();
   EXPECT_EQ(failure_of([&] { open(); }).kind, ErrorKind::kOutOfMemory);
-  EXPECT_THAT(steps(), ElementsAre("agree native-buffer-allocation-0"));
+  EXPECT_THAT(steps(), ElementsAre("exchange of native-buffer-allocation-0",
+                                   "agree native-buffer-allocation-0"));
+}
+
+TEST_F(SenderTest, ASourceThatCannotCountItsGroupsEntersNoneAndRaisesTheAlarm) {
+  make();
+  open();
+  steps();
+  source_.before_call = [calls = 0](std::string_view call) mutable {
+    if (call == "group_count" && ++calls == 1) throw std::runtime_error("injected by the test");
+  };
+  const ErrorRecord record = failure_of([&] { sender_->send(); });
+  EXPECT_EQ(record.kind, ErrorKind::kInternal);
+  EXPECT_EQ(record.remedy, Remedy::kRebuildRuntime);
+  EXPECT_THAT(steps(), ElementsAre("agree native-materialize-0"));
+  EXPECT_EQ(gates_.group().alarms, 1);
+  sender_->release(Deadline::never());
+}
+
+TEST_F(SenderTest, ASourceThatThrowsInsteadOfDrainingKeepsTheBuffer) {
+  make();
+  open();
+  source_.before_call = [](std::string_view call) {
+    if (call == "quiesce") throw std::runtime_error("injected by the test");
+  };
+  sender_->release(Deadline::never());
+  EXPECT_EQ(memory_.live_exports(), 1u);
+}
+
+TEST_F(SenderTest, TheDigestsSumsAreExchangedBeforeTheAgreementOnThem) {
+  source_.sums = {5, 6, 7};
+  make(/*digest=*/true);
+  open();
+  sender_->send();
+  steps();
+  sender_->verify_source(fingerprint());
+  EXPECT_THAT(steps(),
+              ElementsAre("exchange of native-source-verify-0", "agree native-source-verify-0"));
+  sender_->release(Deadline::never());
 }
 
 TEST_F(SenderTest, AnExportForAnotherDeviceThanTheWorkersIsRefused) {
@@ -274,7 +317,8 @@ TEST_F(SenderTest, TheBufferIsFreedByReleaseAndKeptWithoutIt) {
   sender_.reset();  // a worker may still have it open
   EXPECT_EQ(memory_.live_exports(), 1u);
   EXPECT_EQ(free_bytes(), before - kBucket);
-  EXPECT_NE(log_.find(LogEvent::kExportLeaked), nullptr);
+  ASSERT_NE(log_.find(LogEvent::kExportLeaked), nullptr);
+  EXPECT_EQ(log_.find(LogEvent::kExportLeaked)->a, static_cast<std::int64_t>(kBucket));
 }
 
 TEST_F(SenderTest, WorkThatDoesNotDrainKeepsTheBuffer) {

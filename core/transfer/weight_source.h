@@ -49,7 +49,8 @@ class WeightPass {
   virtual void gather(std::uint64_t chunk, std::uint64_t group, Deadline deadline,
                       collective::ControlGroup& watch) = 0;
 
-  // The records of all tensors that were really emitted so far, in the order of emission.
+  // The records of all tensors of the groups prepared so far, in the order of emission: what the
+  // source says it emits. What it really packed shows in the digest's sums.
   virtual std::span<const wire::TensorRecord> emitted() const = 0;
 
   // True if the source has nothing more to give. Asked after the last chunk.

@@ -38,6 +38,9 @@ std::vector<DigestPart> read_packed_parts(Reader& in, const Path& path);
 ExpectedDigest read_packed_digest(Reader& in, const Path& path);
 std::vector<std::uint64_t> read_packed_bounds(Reader& in, const Path& path);
 
+// Of a request: protocol_version, request_id, command.
+inline constexpr std::size_t kEnvelopeFields = 3;
+
 // Where the envelope's fields of a request or response stand in its body; the rest is skipped, and
 // the whole body is one well-formed map. Shared so that both sides find the same faults.
 struct Envelope {

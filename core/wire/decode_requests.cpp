@@ -13,9 +13,6 @@ namespace {
 
 using Names = std::string_view;
 
-// Every payload's names begin with the envelope's, whose values were checked before.
-constexpr std::size_t kEnvelopeFields = 3;
-
 constexpr int kPayloadNesting = 1;  // the message's own map
 
 // A shape is larger in memory than the bytes that announce it, so beyond this many they grow by
@@ -40,6 +37,7 @@ Fields read_payload(Reader& in, const Path& root, std::span<const Names> names,
   return fields;
 }
 
+// Every payload's names begin with the envelope's, whose values were checked before.
 template <typename... Name>
 constexpr auto with_envelope(Name... names) {
   return std::array<Names, kEnvelopeFields + sizeof...(names)>{"protocol_version", "request_id",
@@ -354,12 +352,11 @@ Payload decode_payload(Command command, ByteView body) {
 TopologyReport decode_topology_report(ByteView bytes) {
   Reader in(bytes);
   const Path root;
-  in.array_of(5, root);
+  in.array_of(4, root);
   TopologyReport report;
   report.tp_world_size = in.integer(root.field("tp_world_size"));
   report.device_uuids = read_texts(in, root.field("device_uuids"));
   report.worker_pids = read_integers(in, root.field("worker_pids"));
-  report.committed_version = in.integer(root.field("committed_version"));
   report.layout = read_layout(in, root.field("layout"));
   in.end(root);
   return report;
@@ -368,14 +365,13 @@ TopologyReport decode_topology_report(ByteView bytes) {
 PreflightReport decode_preflight_report(ByteView bytes) {
   Reader in(bytes);
   const Path root;
-  in.array_of(6, root);
+  in.array_of(5, root);
   PreflightReport report;
   report.host_name = in.text(root.field("host_name"));
   report.boot_id = in.text(root.field("boot_id"));
   report.device_uuid = in.text(root.field("device_uuid"));
   report.visible_devices = in.integer(root.field("visible_devices"));
   report.free_bytes = in.natural(root.field("free_bytes"));
-  report.largest_tensor_bytes = in.integer(root.field("largest_tensor_bytes"));
   in.end(root);
   return report;
 }

@@ -6,7 +6,6 @@
 namespace tpsync::wire {
 namespace {
 
-constexpr std::size_t kEnvelopeFields = 3;
 constexpr std::uint32_t kUpdateFixedFields = 5;
 
 void write_envelope(Writer& out, std::size_t payload_fields, std::int64_t request_id,
@@ -283,23 +282,21 @@ void encode_response(const Response& response, ByteBuffer& out) {
 
 void encode(const TopologyReport& report, ByteBuffer& out) {
   Writer writer(out);
-  writer.array(5);
+  writer.array(4);
   writer.integer(report.tp_world_size);
   write_texts(writer, report.device_uuids);
   write_integers(writer, report.worker_pids);
-  writer.integer(report.committed_version);
   writer.text(name_of(report.layout));
 }
 
 void encode(const PreflightReport& report, ByteBuffer& out) {
   Writer writer(out);
-  writer.array(6);
+  writer.array(5);
   writer.text(report.host_name);
   writer.text(report.boot_id);
   writer.text(report.device_uuid);
   writer.integer(report.visible_devices);
   writer.natural(report.free_bytes);
-  writer.integer(report.largest_tensor_bytes);
 }
 
 void encode(const CommitResult& result, ByteBuffer& out) {

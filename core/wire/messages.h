@@ -67,8 +67,7 @@ struct HandleMap {
   friend bool operator==(const HandleMap&, const HandleMap&) = default;
 };
 
-// ---- payloads
-// ------------------------------------------------------------------------------------------------
+// ---- payloads ----
 
 struct StartupRequest {
   friend bool operator==(const StartupRequest&, const StartupRequest&) = default;
@@ -195,8 +194,7 @@ class EncodedUpdate {
   std::uint32_t field_count_ = 0;
 };
 
-// ---- responses
-// -------------------------------------------------------------------------------------------------
+// ---- responses ----
 
 struct WorkerCapability {
   std::int64_t tp_rank = -1;
@@ -246,7 +244,7 @@ struct Response {
   bool ok = false;
   Result result;
   std::string error;      // "ClassName: text", only where !ok
-  std::string traceback;  // the chain of phases, only where !ok
+  std::string traceback;  // who failed at which command ("runtime > startup"), only where !ok
   friend bool operator==(const Response&, const Response&) = default;
 };
 
@@ -265,14 +263,12 @@ enum class Peer : std::uint8_t { kRuntime, kWorker };
 Response decode_response(ByteView body, std::int64_t expected_id, std::string_view expected_command,
                          Peer peer);
 
-// ---- what actors say to one another (ControlGroup), all MessagePack as well
-// ---------------------------------------
+// ---- what actors say to one another (ControlGroup), all MessagePack as well ----
 
 struct TopologyReport {  // rank 0 to all
   std::int64_t tp_world_size = 0;
   std::vector<std::string> device_uuids;  // by TP rank
   std::vector<std::int64_t> worker_pids;  // by TP rank
-  std::int64_t committed_version = 0;
   Layout layout = Layout::kCompact;
   friend bool operator==(const TopologyReport&, const TopologyReport&) = default;
 };
@@ -282,7 +278,6 @@ struct PreflightReport {  // each rank to all
   std::string device_uuid;
   std::int64_t visible_devices = 0;
   std::uint64_t free_bytes = 0;
-  std::int64_t largest_tensor_bytes = 0;
   friend bool operator==(const PreflightReport&, const PreflightReport&) = default;
 };
 

@@ -531,5 +531,17 @@ TEST(Reports, WrongShapesAndNumbersAreRefused) {
   expect_protocol_error("rank", [&] { decode_error(error_with(1, 1, std::int64_t{1} << 31)); });
 }
 
+TEST(Writer, AListOfMoreElementsThanMessagePackCanCountIsRefused) {
+  ByteBuffer out;
+  Writer writer(out);
+  try {
+    writer.array(std::size_t{1} << 32);
+    ADD_FAILURE() << "was written";
+  } catch (const InvalidInput& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kProtocol);
+  }
+  EXPECT_TRUE(out.empty());
+}
+
 }  // namespace
 }  // namespace tpsync::wire

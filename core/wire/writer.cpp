@@ -20,9 +20,10 @@ struct Sink {
 
 msgpack::packer<Sink> packer_for(Sink& sink) { return msgpack::packer<Sink>(sink); }
 
-// A frame is far below the format's own limit, so a larger size is a bug of the caller.
 std::uint32_t size32(std::size_t size) {
-  TPSYNC_ASSERT(size <= UINT32_MAX);
+  if (size > UINT32_MAX) {
+    throw_invalid(ErrorKind::kProtocol, "message", "has a text or list of 2^32 elements or more");
+  }
   return static_cast<std::uint32_t>(size);
 }
 

@@ -12,6 +12,7 @@
 #include "conformance/judge/judge.h"
 #include "conformance/judge/records.h"
 #include "conformance/judge/slicer.h"
+#include "conformance/judge/view.h"
 #include "sim/trace.h"
 
 namespace tpsync::judge::testing {
@@ -20,6 +21,7 @@ inline constexpr std::uint32_t kActor0 = 0;
 inline constexpr std::uint32_t kActor1 = 1;
 inline constexpr std::int64_t kMicrosecond = 1'000;
 inline constexpr std::int64_t kSecond = 1'000'000'000;
+inline constexpr std::uint16_t kPeerLost = 13;  // as core numbers its kinds of errors
 
 inline std::string error_json(const std::string& kind, const std::string& phase, int rank,
                               const std::string& remedy = "build a new runtime",
@@ -78,8 +80,8 @@ class Story {
     event.op = static_cast<std::uint16_t>(op);
     event.phase = trace.texts.intern(phase);
   }
-  void log(std::uint32_t process, std::uint64_t number, std::string_view subject) {
-    add(sim::EventKind::kLog, process, 1, 0, number, subject);
+  void log(std::uint32_t process, LogNumber number, std::string_view subject) {
+    add(sim::EventKind::kLog, process, 1, 0, static_cast<std::uint64_t>(number), subject);
   }
   void start_process(std::uint32_t index, std::string_view role, std::uint64_t rank,
                      std::uint32_t parent) {
@@ -139,7 +141,7 @@ class Story {
   }
   void lose(std::uint32_t actor, std::uint64_t at, std::uint64_t lost) {
     const auto i = add(sim::EventKind::kGroupFail, actor, group, at, lost + 1);
-    trace.events[i].result = 13;
+    trace.events[i].result = kPeerLost;
   }
   void agree() {
     enter(kActor0, sequence);
@@ -171,7 +173,7 @@ class Story {
        1000 + publications++);
   }
   void init() {
-    log(kActor0, 3, "init_native_weight_transfer");
+    log(kActor0, LogNumber::kCommandSent, "init_native_weight_transfer");
     op(kActor0, sim::Op::kChannelWrite, "native-init", 4, 20);
     agree();
   }
@@ -209,7 +211,7 @@ class Story {
     add(Record::kFault, process, index, visible ? 1 : 0, 0, name);
   }
   void kill_tree() {
-    log(kActor0, 6, "");
+    log(kActor0, LogNumber::kConnectionBroken, "");
     for (std::uint32_t p = runtime; p < runtime + 3; ++p) kill(p, kActor0);
   }
   void counters() {

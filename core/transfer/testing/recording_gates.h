@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -43,11 +44,12 @@ class RecordingGates final : public Gates {
     steps_.push_back("agree " + phase_);
     if (local) throw_record(*local);
   }
-  std::vector<ByteBuffer> all_gather(ByteView bytes) override {
-    steps_.push_back("gather of " + phase_);
-    return {ByteBuffer(bytes.begin(), bytes.end())};
+  std::vector<ByteBuffer> exchange(ByteView own, std::optional<ErrorRecord>& error) override {
+    steps_.push_back("exchange of " + phase_);
+    if (error) return {ByteBuffer()};
+    return {ByteBuffer(own.begin(), own.end())};
   }
-  Deadline deadline() override { return Deadline::never(); }
+  Deadline begin_wait() override { return Deadline::never(); }
   GroupOfOne& group() override { return group_; }
 
  private:
@@ -74,15 +76,22 @@ class ScriptedSource final : public WeightSource {
   bool has_more = false;    // what exhausted() denies
   bool is_usable = true;
   bool drains = true;  // what quiesce() answers
-  std::function<void()> before_begin;
+  // "metadata", "layout", "begin", "group_count", "exhausted", "digest_sums", "quiesce"
+  std::function<void(std::string_view call)> before_call = [](std::string_view) {};
   std::string failing_step;  // "prepare 1.0" throws
   std::vector<std::uint64_t> sums;
 
-  std::span<const wire::TensorRecord> metadata() override { return tensors; }
-  const wire::SourceLayout& layout() override { return layout_; }
+  std::span<const wire::TensorRecord> metadata() override {
+    before_call("metadata");
+    return tensors;
+  }
+  const wire::SourceLayout& layout() override {
+    before_call("layout");
+    return layout_;
+  }
   bool usable() const noexcept override { return is_usable; }
   std::unique_ptr<WeightPass> begin(const PassTarget& target) override {
-    if (before_begin) before_begin();
+    before_call("begin");
     step("begin");
     return std::make_unique<Pass>(*this, target);
   }
@@ -93,7 +102,10 @@ class ScriptedSource final : public WeightSource {
     Pass(ScriptedSource& owner, const PassTarget& target) : owner_(owner), target_(target) {}
     ~Pass() override { owner_.steps_.push_back("end"); }
 
-    std::uint64_t group_count(std::uint64_t) override { return owner_.groups; }
+    std::uint64_t group_count(std::uint64_t) override {
+      owner_.before_call("group_count");
+      return owner_.groups;
+    }
     void prepare(std::uint64_t chunk, std::uint64_t group) override {
       owner_.step("prepare " + std::to_string(chunk) + "." + std::to_string(group));
       if (group + 1 < owner_.groups) return;
@@ -108,9 +120,18 @@ class ScriptedSource final : public WeightSource {
       owner_.step("gather " + std::to_string(chunk) + "." + std::to_string(group));
     }
     std::span<const wire::TensorRecord> emitted() const override { return emitted_; }
-    bool exhausted() override { return !owner_.has_more; }
-    bool quiesce(Deadline) override { return owner_.drains; }
-    std::span<const std::uint64_t> digest_sums() const override { return owner_.sums; }
+    bool exhausted() override {
+      owner_.before_call("exhausted");
+      return !owner_.has_more;
+    }
+    bool quiesce(Deadline) override {
+      owner_.before_call("quiesce");
+      return owner_.drains;
+    }
+    std::span<const std::uint64_t> digest_sums() const override {
+      owner_.before_call("digest_sums");
+      return owner_.sums;
+    }
 
    private:
     ScriptedSource& owner_;

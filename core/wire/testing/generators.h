@@ -281,7 +281,6 @@ inline TopologyReport topology_report() {
   out.tp_world_size = integer();
   out.device_uuids = list_of(4, text);
   out.worker_pids = list_of(4, integer);
-  out.committed_version = integer();
   out.layout = boolean() ? Layout::kRankMajor : Layout::kCompact;
   return out;
 }
@@ -293,7 +292,6 @@ inline PreflightReport preflight_report() {
   out.device_uuid = text();
   out.visible_devices = integer();
   out.free_bytes = natural();
-  out.largest_tensor_bytes = integer();
   return out;
 }
 

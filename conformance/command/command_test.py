@@ -2,6 +2,7 @@
 """The tpsync command as its users see it: figures, exit codes, what goes to which stream."""
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,40 @@ TINY4 = os.path.join(MODELS, "tiny-tp4.json")
 
 def run(*arguments, cwd=None):
     return subprocess.run([TPSYNC, *arguments], capture_output=True, text=True, timeout=300,
-                          cwd=cwd)
+                          cwd=cwd, errors="replace")
+
+
+class Folder(unittest.TestCase):
+    """Tests that need files of their own."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def write(self, name, content):
+        with open(self.path(name), "wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
+        return self.path(name)
+
+    def read(self, name):
+        with open(self.path(name), encoding="utf-8") as file:
+            return json.load(file)
+
+    def tiny_with(self, name, **changes):
+        with open(TINY4, encoding="utf-8") as file:
+            return self.write(name, json.dumps({**json.load(file), **changes}))
+
+    def refused(self, *arguments, names):
+        result = run(*arguments)
+        self.assertEqual(result.returncode, 64, (arguments, result.stderr))
+        self.assertEqual(result.stdout, "")
+        self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
+        for name in names if isinstance(names, tuple) else (names,):
+            self.assertIn(name, result.stderr)
 
 
 class Plan(unittest.TestCase):
@@ -66,14 +100,7 @@ class DefaultModel(unittest.TestCase):
         self.assertEqual(built_in, loaded)
 
 
-class Usage(unittest.TestCase):
-    def refused(self, *arguments, names):
-        result = run(*arguments)
-        self.assertEqual(result.returncode, 64, result.stderr)
-        self.assertEqual(result.stdout, "")
-        self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
-        self.assertIn(names, result.stderr)
-
+class Usage(Folder):
     def test_errors_are_one_line_that_names_the_flag_or_field(self):
         self.refused("run", "--world", "moon", names="--world")
         self.refused("run", "--tp", "0", names="--tp")
@@ -96,9 +123,145 @@ class Usage(unittest.TestCase):
                      names="--bucket-mib")
         self.refused("hash", "--shard", "2/2", names="--shard")
         self.refused(names="subcommand")
+        self.refused("frob", names="frob")
+        self.refused("judge", "/tmp", names="/tmp")
+        self.refused("judge", "/proc/self/mem", names="/proc/self/mem")
+
+    def test_a_number_is_digits_within_the_range_that_its_refusal_names(self):
+        too_large = str(2 ** 64)
+        for text in ("", "-1", "+1", " 1", "1 ", "1.0", "0x1", "1e3", "x", too_large,
+                     "-18446744073709550592"):
+            self.refused("run", "publish.bootstrap", "--seed", text, names=("--seed", "from 0 to"))
+            self.refused("run", "--bucket-bytes", text, names=("--bucket-bytes", "from 1 to"))
+            self.refused("plan", "--config", TINY4, "--bucket-mib", text, names="--bucket-mib")
+            self.refused("plan", "--config", TINY4, "--bucket-mib", "1", "--headroom-mib", text,
+                         names="--headroom-mib")
+            self.refused("hash", "--plans", text, names="--plans")
+            self.refused("hash", "--shard", text + "/2", names="--shard")
+        for text in ("", "0", "-1", "33", "64", "65", "4294967297", too_large):
+            for command in ("run", "explore"):
+                self.refused(command, "--tp", text, names=("--tp", "from 1 to 32"))
+                self.refused(command, "--actors", text, names=("--actors", "from 1 to 32"))
+        self.refused("plan", "--config", TINY4, "--bucket-mib", "1", "--tp", "0",
+                     names=("--tp", "from 1 to"))
+        largest = run("run", "publish.bootstrap", "--seed", str(2 ** 64 - 1))
+        self.assertEqual(largest.returncode, 0, largest.stderr)
+        self.assertIn("--seed 18446744073709551615", largest.stderr)
+
+    def test_what_cannot_be_simulated_is_refused_before_it_is_tried(self):
+        for bucket in ("18446744073709551615", "6148914691236517205", "1099511627776",
+                       "4294967297"):
+            self.refused("run", "publish.bootstrap", "--bucket-bytes", bucket,
+                         names="--bucket-bytes")
+        for bucket in ("18446744073709551615", "6148914691236517205", "1099511627777"):
+            self.refused("run", "--phantom", "--bucket-bytes", bucket, names="--bucket-bytes")
+        tracked = run("run", "--phantom", "--bucket-bytes", "1099511627776")
+        self.assertEqual(tracked.returncode, 0, tracked.stderr)
+
+    def test_a_refusal_names_the_flag_that_is_wrong(self):
+        heads = self.tiny_with("h8kv8.json", num_attention_heads=8, num_key_value_heads=8,
+                               num_experts=16, moe_intermediate_size=16)
+        self.refused("run", "--config", heads, "--tp", "16", names=("--tp", "8 heads"))
+        self.refused("plan", "--config", heads, "--bucket-mib", "1", "--tp", "16",
+                     names=("--tp", "8 heads"))
+        self.refused("plan", "--config", TINY4, "--bucket-mib", "1", "--tp", "3", names="--tp")
+        self.refused("plan", "--config", TINY4, "--bucket-bytes", "1", names="--bucket-bytes")
+        self.refused("plan", "--config", QWEN, "--bucket-mib", "1", names="--bucket-mib")
+        self.refused("plan", "--config", TINY4, "--bucket-mib", "0", names="--bucket-mib")
+        self.refused("plan", "--config", TINY4, "--bucket-bytes", str(2 ** 64 - 1),
+                     names="--bucket-bytes")
+
+    def test_a_broken_configuration_is_named_with_the_place(self):
+        with open(TINY4, "rb") as file:
+            good = file.read()
+        for text in (good[:-3], good + b"x", good.replace(b"1e-06", b"NaN"),
+                     good.replace(b"silu", b"\xff"), b""):
+            self.refused("plan", "--config", self.write("broken.json", text), "--bucket-mib", "1",
+                         names=("--config", "broken.json", "at byte"))
+        self.refused("plan", "--config", self.write("array.json", "[]"), "--bucket-mib", "1",
+                     names=("--config", "is no JSON object"))
+        twice = good.replace(b'"hidden_size"', b'"hidden_size": 8, "hidden_size"')
+        self.refused("plan", "--config", self.write("twice.json", twice), "--bucket-mib", "1",
+                     names=("--config", "hidden_size"))
+        self.refused("plan", "--config", "/proc/self/mem", "--bucket-mib", "1",
+                     names=("--config", "/proc/self/mem"))
+
+
+class Output(Folder):
+    def shell(self, line, cwd=None):
+        return subprocess.run(["bash", "-c", line, "bash", TPSYNC], capture_output=True, text=True,
+                              timeout=300, cwd=cwd, errors="replace")
+
+    def test_that_is_lost_is_an_error(self):
+        trace = self.path("publish.bootstrap.trace.ndjson")
+        self.assertEqual(run("run", "publish.bootstrap", "--out", self.folder).returncode, 0)
+        for line in ("run publish.bootstrap --json", "explore --tp 1 --json", "list",
+                     "list --faults", "list --json", "describe publish", "hash --plans 0 --shard "
+                     "0/64", f"judge '{trace}'", f"plan --config '{TINY4}' --bucket-mib 1",
+                     f"plan --config '{TINY4}' --bucket-mib 1 --json", "--help", "--version"):
+            for redirection in (">/dev/full", ">&-"):
+                result = self.shell(f'"$1" {line} {redirection}')
+                self.assertEqual(result.returncode, 3, (line, redirection, result.stderr))
+                self.assertIn("standard output", result.stderr.splitlines()[-1])
+
+    def test_folder_is_tried_before_any_world_runs(self):
+        for arguments in (("run",), ("explore",)):
+            self.refused(*arguments, "--out", "/proc/nowhere", names="--out")
+
+    def test_folder_may_have_a_name_that_is_no_text(self):
+        result = self.shell('"$1" run publish.bootstrap --json --out $\'o\\xff\'', cwd=self.folder)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        scenario = json.loads(result.stdout)["scenarios"][0]
+        self.assertEqual(scenario["files"][0], "o\ufffd/publish.bootstrap.trace.ndjson")
+
+    def test_that_no_longer_fits_the_folder_is_an_error_after_the_verdicts(self):
+        result = self.shell('trap "" XFSZ; ulimit -f 1; exec "$1" run publish.bootstrap --out out',
+                            cwd=self.folder)
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertIn("out/publish.bootstrap.trace.ndjson cannot be written", result.stderr)
+        self.assertIn("1 passed, 0 failed", result.stderr)
+
+    def test_of_a_harness_without_memory_is_one_line_and_no_verdict(self):
+        result = self.shell('ulimit -v 400000; exec "$1" run publish.bootstrap '
+                            '--bucket-bytes 1000000000')
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertEqual(result.stderr.splitlines()[-1],
+                         "tpsync: the harness failed: out of memory")
+        self.assertNotIn("failed  ", result.stderr)
+
+    def test_line_to_paste_is_quoted_for_a_shell(self):
+        name = self.tiny_with("it's a model;.json")
+        result = run("run", "publish.bootstrap", "--tp", "1", "--config", name)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        parts = shlex.split(result.stderr.splitlines()[0])
+        self.assertEqual(parts[parts.index("--config") + 1], name)
+
+    def test_rows_come_as_scenarios_end_under_one_head(self):
+        result = run("run", "publish.bootstrap", "publish.resumed", "rank.killed", "--tp", "1")
+        lines = result.stderr.splitlines()
+        self.assertEqual(lines[1].split(), ["scenario", "verdict", "worlds", "reason"])
+        at = [lines[1].index(name) for name in ("verdict", "worlds")]
+        self.assertEqual([line.split()[0] for line in lines[2:5]],
+                         ["publish.bootstrap", "publish.resumed", "rank.killed"])
+        for line in lines[2:5]:
+            for column in at:
+                self.assertEqual(line[column - 1], " ", line)
+                self.assertNotEqual(line[column], " ", line)
 
 
 class Run(unittest.TestCase):
+    def test_reaches_as_many_ranks_as_the_simulator_has(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(TINY4, encoding="utf-8") as file:
+                model = {**json.load(file), "num_attention_heads": 32, "num_key_value_heads": 4,
+                         "num_experts": 32, "moe_intermediate_size": 32}
+            config = os.path.join(folder, "config.json")
+            with open(config, "w", encoding="utf-8") as file:
+                json.dump(model, file)
+            result = run("run", "publish.bootstrap", "--tp", "32", "--config", folder,
+                         "--bucket-bytes", "4096")
+            self.assertEqual(result.returncode, 0, result.stderr)
+
     def test_prints_json_alone_on_standard_output_and_the_seed_first_on_standard_error(self):
         result = run("run", "publish.bootstrap", "--json", "--seed", "5")
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -143,21 +306,9 @@ class Run(unittest.TestCase):
         self.assertEqual(ids, ["publish.once"])
 
 
-class Replay(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
-    def read(self, name):
-        with open(os.path.join(self.folder, name), encoding="utf-8") as file:
-            return json.load(file)
-
+class Replay(Folder):
     def replay(self, recorded):
-        path = os.path.join(self.folder, "changed.replay.json")
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(recorded, file)
-        return run("replay", path)
+        return run("replay", self.write("changed.replay.json", json.dumps(recorded)))
 
     def test_of_a_scenario_is_the_recorded_run(self):
         self.assertEqual(run("run", "rank.every-gate", "publish.layouts", "--tp", "2", "--out",
@@ -180,6 +331,32 @@ class Replay(unittest.TestCase):
             self.assertEqual(refused.returncode, 64, refused.stderr)
             self.assertIn(named, refused.stderr)
 
+    def test_takes_no_value_of_another_type_or_range(self):
+        self.assertEqual(run("explore", "--tp", "1", "--out", self.folder).returncode, 0)
+        recorded = self.read("seeded-fault-free.replay.json")
+        wrong = {"tpsync_replay": (1.9, 2, "1", True),
+                 "tp": (4.9, True, 0, -1, 33, 2 ** 32 + 1, 3),
+                 "actors": (2, 0, 1.0),
+                 "seed": (1e300, -1, 1.5, False),
+                 "bucket_bytes": (-1, 0, 8, 1024.0, 2 ** 63),
+                 "headroom_bytes": (-1, 2 ** 63, 0.5),
+                 "device_bytes": (-1, 2 ** 63),
+                 "kv_cache_bytes": (-1, 2 ** 63),
+                 "control_timeout_ns": (-5, 0, 1, 1e10, 2 ** 63 - 1),
+                 "weight_update_timeout_ns": (-1, 0, 2 ** 63 - 1),
+                 "base_version": (-1, 2 ** 63 - 1, 0.0),
+                 "pipe_capacity": (-1, 0, 1.5, 2 ** 62),
+                 "policy": (-1, 3, 1.0, True),
+                 "deviations": ([[1]], [[0.5, 1]], [[0, -1]], [1], {}),
+                 "phantom": (1, "yes"),
+                 "stored": ("int64", 1),
+                 "actor_uuids": ("x", ["a", "b"], [1])}
+        for field, values in wrong.items():
+            for value in values:
+                refused = self.replay({**recorded, field: value})
+                self.assertEqual(refused.returncode, 64, (field, value, refused.stderr))
+                self.assertIn(field, refused.stderr.split("changed.replay.json", 1)[1])
+
     def test_of_a_pair_that_breaks_its_demand_fails_as_it_did_before(self):
         self.assertEqual(run("explore", "--tp", "1", "--out", self.folder).returncode, 0)
         recorded = self.read("seeded-fault-free.replay.json")
@@ -191,7 +368,7 @@ class Replay(unittest.TestCase):
             "name": "channel.eof",
             "moment": {"role": "actor", "rank": 0, "phase": "native-start", "chunk": 0,
                        "op": "channel.read", "occurrence": 0}}]
-        recorded["facts"] = [{"demand": "fail", "kinds": ["kEndOfFile"]}]
+        recorded["facts"] = [{"demand": "fail", "kinds": ["end of file"]}]
         good = self.replay(recorded)
         self.assertEqual(good.returncode, 0, good.stderr)
         recorded["facts"] = [{"demand": "survive", "kinds": []}]

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -16,6 +17,8 @@ namespace tpsync::conformance {
 
 namespace {
 
+constexpr std::size_t kColumnMin = 8;
+
 struct ExploreFlags {
   WorldFlags world;
   std::string faults = "single";
@@ -23,14 +26,13 @@ struct ExploreFlags {
   std::string out;
 };
 
-void write_finding(const Finding& finding, const std::string& folder, const std::string& name,
-                   std::vector<std::string>& files) {
+void write_finding(const Finding& finding, OutFolder& folder, const std::string& name) {
   Replay replay;
   replay.spec = finding.spec;
   replay.options = finding.options;
   replay.trace_hash = finding.hash;
-  files.push_back(write_file(folder, name + ".trace.ndjson", finding.trace));
-  files.push_back(write_file(folder, name + ".replay.json", to_json(replay)));
+  folder.write(name + ".trace.ndjson", finding.trace);
+  folder.write(name + ".replay.json", to_json(replay));
 }
 
 int explore(const ExploreFlags& flags) {
@@ -42,14 +44,15 @@ int explore(const ExploreFlags& flags) {
   if (spec.actors != spec.tp) {
     throw UsageError{"--actors: exploration needs as many actors as TP ranks; leave it out"};
   }
-  const std::string flags_text =
-      fmt::format("--world sim --faults single --seed {} --tp {}{} --bucket-bytes {}{}", spec.seed,
-                  spec.tp, flags.world.config ? " --config " + *flags.world.config : "",
-                  spec.sync.bucket_bytes, spec.phantom ? " --phantom" : "");
+  OutFolder folder(flags.out);
+  const std::string flags_text = "--faults single " + flags.world.text(spec);
   say(fmt::format("tpsync {} seed {} {}", TPSYNC_VERSION, spec.seed, flags_text));
+  const std::vector<std::string> head = {"schedule", "operations", "faults",      "pairs",
+                                         "runs",     "violations", "ineffective", "seconds"};
+  std::vector<std::size_t> widths;
+  for (const std::string& name : head) widths.push_back(std::max(name.size(), kColumnMin));
+  say(table_row(head, widths));
   SimRunner runner;
-  std::vector<std::vector<std::string>> rows = {{"schedule", "operations", "faults", "pairs",
-                                                 "runs", "violations", "ineffective", "seconds"}};
   nlohmann::ordered_json json;
   json["world"] = "sim";
   json["seed"] = spec.seed;
@@ -58,17 +61,17 @@ int explore(const ExploreFlags& flags) {
   std::uint64_t violations = 0;
   std::uint64_t harness_errors = 0;
   std::uint64_t ineffective = 0;
-  std::string folder = flags.out.empty() ? "tpsync-out" : flags.out;
-  std::vector<std::string> files;
+  std::vector<std::string> findings;
   for (const sim::Policy policy :
        {sim::Policy::kFirstReady, sim::Policy::kLastReady, sim::Policy::kSeeded}) {
     ExploreOptions options;
     options.policy = policy;
     const ExploreReport report = explore_single(runner, spec, options);
-    rows.push_back({report.schedule, std::to_string(report.operations),
-                    std::to_string(report.kinds), std::to_string(report.pairs),
-                    std::to_string(report.runs), std::to_string(report.violations),
-                    std::to_string(report.ineffective), fmt::format("{:.1f}", report.seconds)});
+    say(table_row({report.schedule, std::to_string(report.operations), std::to_string(report.kinds),
+                   std::to_string(report.pairs), std::to_string(report.runs),
+                   std::to_string(report.violations), std::to_string(report.ineffective),
+                   fmt::format("{:.1f}", report.seconds)},
+                  widths));
     json["schedules"].push_back({{"schedule", report.schedule},
                                  {"operations", report.operations},
                                  {"faults", report.kinds},
@@ -82,24 +85,22 @@ int explore(const ExploreFlags& flags) {
     harness_errors += report.harness_errors;
     ineffective += report.ineffective;
     for (std::size_t i = 0; i < report.findings.size(); ++i) {
-      say(report.schedule + ": " + report.findings[i].what);
-      write_finding(report.findings[i], folder, fmt::format("{}-{}", report.schedule, i), files);
+      findings.push_back(report.schedule + ": " + report.findings[i].what);
+      write_finding(report.findings[i], folder, fmt::format("{}-{}", report.schedule, i));
     }
-    if (!flags.out.empty()) {
-      write_finding(report.fault_free, folder, report.schedule + "-fault-free", files);
+    if (folder.given()) {
+      write_finding(report.fault_free, folder, report.schedule + "-fault-free");
     }
   }
-  say(table(rows));
-  for (const std::string& file : files) say("wrote " + file);
-  if (!flags.out.empty()) write_file(folder, "result.json", json.dump(2) + "\n");
-  if (flags.json) fmt::print("{}\n", json.dump(2));
-  if (violations == 0 && ineffective == 0) {
-    say("no violation, every fault took effect");
-    return kExitPassed;
-  }
-  say("tpsync explore " + flags_text);
-  if (harness_errors > 0) return kExitHarness;
-  return violations > 0 ? kExitFailed : kExitInconclusive;
+  for (const std::string& finding : findings) say(finding);
+  for (const std::string& file : folder.files()) say("wrote " + file);
+  if (folder.given()) folder.write("result.json", dumped(json));
+  if (flags.json) fmt::print("{}", dumped(json));
+  const bool complete = violations == 0 && ineffective == 0;
+  say(complete ? "no violation, every fault took effect" : "tpsync explore " + flags_text);
+  if (harness_errors > 0 || folder.lost()) return kExitHarness;
+  if (violations > 0) return kExitFailed;
+  return complete ? kExitPassed : kExitInconclusive;
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "conformance/command/commands.h"
-#include "conformance/command/output.h"
+#include "conformance/command/integer.h"
 #include "conformance/command/usage.h"
 #include "conformance/command/world_flags.h"
 #include "conformance/explore/explorer.h"
@@ -20,10 +20,12 @@ namespace tpsync::conformance {
 
 namespace {
 
+constexpr std::uint64_t kPlansMax = 10'000'000;
+
 struct HashFlags {
   bool lines = false;
   bool reverse = false;
-  std::uint64_t plans = 1000;
+  std::optional<std::uint64_t> plans;  // 1000
   std::string shard = "0/1";
 };
 
@@ -33,14 +35,13 @@ struct Shard {
 };
 
 Shard parse_shard(const std::string& text) {
-  unsigned long long index = 0;
-  unsigned long long count = 0;
-  char end = 0;
-  if (std::sscanf(text.c_str(), "%llu/%llu%c", &index, &count, &end) != 2 || count == 0 ||
-      index >= count) {
+  const std::size_t slash = text.find('/');
+  const auto index = digits_of(text.substr(0, slash));
+  const auto count = slash == std::string::npos ? std::nullopt : digits_of(text.substr(slash + 1));
+  if (!index || !count || *index >= *count) {
     throw UsageError{"--shard: \"" + text + "\" is no shard; use I/N with I from 0 to N - 1"};
   }
-  return {index, count};
+  return {*index, *count};
 }
 
 class Hasher {
@@ -56,7 +57,7 @@ class Hasher {
       }
     }
     jobs.push_back([this] { run_faults(); });
-    for (std::uint64_t plan = 0; plan < flags_.plans; ++plan) {
+    for (std::uint64_t plan = 0; plan < flags_.plans.value_or(1000); ++plan) {
       jobs.push_back([this, plan] { run_plan(plan); });
     }
     if (flags_.reverse) std::reverse(jobs.begin(), jobs.end());
@@ -142,7 +143,7 @@ void add_hash_command(CLI::App& app, Command& command) {
   CLI::App* hash = app.add_subcommand("hash", "Hash many runs, to compare builds");
   hash->add_flag("--lines", flags->lines, "One line per run instead of one combined hash");
   hash->add_flag("--reverse", flags->reverse, "Run everything in reverse order");
-  hash->add_option("--plans", flags->plans, "Random fault plans")->capture_default_str();
+  add_integer(*hash, "--plans", flags->plans, {0, kPlansMax}, "Random fault plans (default 1000)");
   hash->add_option("--shard", flags->shard, "I/N: only part I of N")->capture_default_str();
   hash->callback([flags, &command] {
     command = [flags] { return Hasher(*flags, parse_shard(flags->shard)).run(); };

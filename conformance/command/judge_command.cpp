@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <fstream>
-#include <iterator>
 #include <memory>
 
 #include "conformance/command/commands.h"
@@ -18,12 +16,6 @@
 namespace tpsync::conformance {
 
 namespace {
-
-std::string read_file(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw UsageError{path + ": cannot be read; give a file that exists"};
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
 
 int print_judgement(const judge::Judgement& judgement, const sim::Trace& trace) {
   std::vector<std::vector<std::string>> rows = {{"invariant", "verdict", "why"}};
@@ -59,10 +51,10 @@ int judge_file(const std::string& path) {
 
 // Compares with the recorded hash and prints the verdicts.
 int report_replay(const Replay& replay, const std::string& hash, const judge::Judgement& judgement,
-                  const sim::Trace& trace, const std::string& out) {
+                  const sim::Trace& trace, OutFolder& folder) {
   fmt::print("trace_hash {}\n", hash);
-  if (!out.empty()) {
-    say("wrote " + write_file(out, "replay.trace.ndjson", sim::write_trace(trace)));
+  if (folder.given() && folder.write("replay.trace.ndjson", sim::write_trace(trace))) {
+    say("wrote " + folder.files().back());
   }
   if (!replay.trace_hash.empty() && replay.trace_hash != hash) {
     say("the recorded run gave " + replay.trace_hash + ": another build, or another version");
@@ -71,7 +63,7 @@ int report_replay(const Replay& replay, const std::string& hash, const judge::Ju
   return print_judgement(judgement, trace);
 }
 
-int replay_scenario(const Replay& replay, const std::string& out) {
+int replay_scenario(const Replay& replay, OutFolder& folder) {
   const Scenario scenario = *scenario_named(replay.scenario);
   const std::string reason = scenario.not_applicable(replay.spec);
   if (!reason.empty()) throw UsageError{"scenario: " + replay.scenario + " " + reason};
@@ -81,19 +73,19 @@ int replay_scenario(const Replay& replay, const std::string& out) {
   scenario.body(context);
   const auto& world = context.kept_world();
   if (!world) {
-    throw UsageError{fmt::format("world: {} has the worlds 1 to {}", replay.scenario,
-                                 context.worlds())};
+    throw UsageError{
+        fmt::format("world: {} has the worlds 1 to {}", replay.scenario, context.worlds())};
   }
   say(fmt::format("{}, world {}: {}", replay.scenario, world->number, world->label));
   for (const std::string& failure : context.failures()) say(failure);
   sim::Trace trace;
   sim::read_trace(world->trace, trace);
-  const int verdict = report_replay(replay, world->hash, world->judgement, trace, out);
+  const int verdict = report_replay(replay, world->hash, world->judgement, trace, folder);
   if (context.harness_failed()) return kExitHarness;
   return verdict == kExitPassed && !context.failures().empty() ? kExitFailed : verdict;
 }
 
-int replay_pair(const Replay& replay, const std::string& out) {
+int replay_pair(const Replay& replay, OutFolder& folder) {
   SimRunner runner;
   ActorLog log;
   log.by_rank.assign(static_cast<std::size_t>(replay.spec.actors), {});
@@ -107,7 +99,7 @@ int replay_pair(const Replay& replay, const std::string& out) {
   const bool finished = run.end.kind == sim::RunResult::Kind::kFinished;
   if (!finished) say("the world: " + run.end.detail);
   const int verdict =
-      report_replay(replay, sim::to_text(run.hash), run.judgement, runner.trace(), out);
+      report_replay(replay, sim::to_text(run.hash), run.judgement, runner.trace(), folder);
   if (is_harness_failure(run.end.kind)) return kExitHarness;
   return finished || verdict != kExitPassed ? verdict : kExitFailed;
 }
@@ -120,7 +112,10 @@ int replay_file(const std::string& path, const std::string& out) {
     throw UsageError{path + ": " + to_text(error.record())};
   }
   say(fmt::format("tpsync {} seed {} replay {}", TPSYNC_VERSION, replay.spec.seed, path));
-  return replay.scenario.empty() ? replay_pair(replay, out) : replay_scenario(replay, out);
+  OutFolder folder(out);
+  const int exit_code =
+      replay.scenario.empty() ? replay_pair(replay, folder) : replay_scenario(replay, folder);
+  return folder.lost() ? kExitHarness : exit_code;
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ int list_scenarios(bool json) {
     for (const Scenario& s : scenarios) {
       array.push_back({{"id", s.id}, {"title", s.title}, {"requirements", s.requirements}});
     }
-    fmt::print("{}\n", array.dump(2));
+    fmt::print("{}", dumped(array));
     return kExitPassed;
   }
   std::vector<std::vector<std::string>> rows = {{"scenario", "situation"}};
@@ -47,7 +47,7 @@ int list_faults(bool json) {
                        {"summary", std::string(kind.summary)},
                        {"worlds", std::string(kind.worlds)}});
     }
-    fmt::print("{}\n", array.dump(2));
+    fmt::print("{}", dumped(array));
     return kExitPassed;
   }
   std::vector<std::vector<std::string>> rows = {{"fault", "shows as", "summary"}};

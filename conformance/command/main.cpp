@@ -1,14 +1,36 @@
 // tpsync: plans publications, runs scenarios, explores faults, judges traces.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <new>
 
 #include "conformance/command/commands.h"
+#include "conformance/command/output.h"
 #include "conformance/command/usage.h"
-#include "tpsync/base/errors.h"
 
-int main(int argc, char** argv) {
-  using namespace tpsync::conformance;
+namespace tpsync::conformance {
+
+namespace {
+
+// An allocation of the harness that fails inside a simulated process would look like a failure of
+// what runs there, so it ends the program before it is thrown.
+void out_of_memory() {
+  constexpr std::string_view kText = "tpsync: the harness failed: out of memory\n";
+  static_cast<void>(!write(STDERR_FILENO, kText.data(), kText.size()));
+  _exit(kExitHarness);
+}
+
+std::string parse_error_text(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> unknown = app.remaining();
+  // CLI11 reports that a command is missing before it looks at what stands in its place.
+  const bool no_command = app.get_subcommands().empty() && !unknown.empty();
+  return (no_command ? "\"" + unknown.front() + "\" is no command or flag" : error.what()) +
+         std::string(" (tpsync --help lists commands and flags)");
+}
+
+int run_command(int argc, char** argv) {
   CLI::App app{
       "tpsync: weight publication into tensor-parallel runtimes, and the harness that proves it"};
   app.name("tpsync");
@@ -24,24 +46,32 @@ int main(int argc, char** argv) {
   add_hash_command(app, command);
   try {
     app.parse(argc, argv);
+    return command();
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    std::string text = error.what();
-    for (char& c : text) c = c == '\n' ? ' ' : c;
-    std::fprintf(stderr, "tpsync: %s (tpsync --help lists commands and flags)\n", text.c_str());
+    complain(parse_error_text(app, error));
     return kExitUsage;
-  }
-  try {
-    return command();
   } catch (const UsageError& error) {
-    std::fprintf(stderr, "tpsync: %s\n", error.text.c_str());
+    complain(error.text);
     return kExitUsage;
-  } catch (const tpsync::Error& error) {
-    std::fprintf(stderr, "tpsync: the harness failed: %s\n", error.what());
-    return kExitHarness;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "tpsync: the harness failed: %s\n", error.what());
+    complain(std::string("the harness failed: ") + error.what());
     return kExitHarness;
   }
+}
+
+}  // namespace
+
+}  // namespace tpsync::conformance
+
+int main(int argc, char** argv) {
+  using namespace tpsync::conformance;
+  std::set_new_handler(out_of_memory);
+  const int exit_code = run_command(argc, argv);
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    complain("standard output cannot be written, the answer is lost");
+    return kExitHarness;
+  }
+  return exit_code;
 }

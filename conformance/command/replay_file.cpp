@@ -1,7 +1,14 @@
 #include "conformance/command/replay_file.h"
 
-#include <nlohmann/json.hpp>
+#include <fmt/format.h>
 
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+#include <utility>
+
+#include "conformance/command/output.h"
+#include "conformance/command/world_check.h"
 #include "conformance/scenarios/scenario.h"
 #include "tpsync/base/errors.h"
 
@@ -22,10 +29,33 @@ T get(const Json& json, const std::string& field) {
   const auto at = json.find(field);
   if (at == json.end()) refuse(field, "is missing from the replay file");
   try {
+    // Numbers are converted by integer(): here they would be cut or wrapped.
+    static_assert(!std::is_integral_v<T> || std::is_same_v<T, bool>);
     return at->get<T>();
   } catch (const Json::exception&) {
     refuse(field, "has the wrong type");
   }
+}
+
+template <typename T>
+T integer(const Json& value, const std::string& field, std::type_identity_t<T> first,
+          std::type_identity_t<T> last) {
+  const bool is_whole = value.is_number_integer();
+  const bool fits =
+      is_whole && (value.is_number_unsigned() ? std::in_range<T>(value.get<std::uint64_t>())
+                                              : std::in_range<T>(value.get<std::int64_t>()));
+  if (!fits || value.get<T>() < first || value.get<T>() > last) {
+    refuse(field, fmt::format("must be a whole number from {} to {}", first, last));
+  }
+  return value.get<T>();
+}
+
+// A whole number, of the range of its type unless the caller checks another.
+template <typename T>
+T get_integer(const Json& json, const std::string& field,
+              std::type_identity_t<T> first = std::numeric_limits<T>::min(),
+              std::type_identity_t<T> last = std::numeric_limits<T>::max()) {
+  return integer<T>(get<Json>(json, field), field, first, last);
 }
 
 Json model_json(const model::ModelConfig& c) {
@@ -64,7 +94,8 @@ faults::Demand demand_of(const std::string& name) {
 }
 
 ErrorKind kind_of(const std::string& name) {
-  for (std::uint64_t value = 0; const auto kind = error_kind_from(value); ++value) {
+  auto value = static_cast<std::uint64_t>(ErrorKind::kInvalidConfig);  // the first
+  for (; const auto kind = error_kind_from(value); ++value) {
     if (to_string(*kind) == name) return *kind;
   }
   refuse("facts.kinds", "holds \"" + name + "\", which is no kind of error");
@@ -72,15 +103,15 @@ ErrorKind kind_of(const std::string& name) {
 
 SimOptions options_from(const Json& json) {
   SimOptions options;
-  const int policy = get<int>(json, "policy");
-  if (policy < 0 || policy > 2) refuse("policy", "must be 0, 1 or 2");
-  options.policy = static_cast<sim::Policy>(policy);
-  options.pipe_capacity = get<std::uint64_t>(json, "pipe_capacity");
-  if (options.pipe_capacity == 0) refuse("pipe_capacity", "must be at least 1");
+  options.policy = static_cast<sim::Policy>(get_integer<int>(json, "policy", 0, 2));
+  options.pipe_capacity = get_integer<std::uint64_t>(json, "pipe_capacity", 1, kGiB);
   options.recovery = get<std::string>(json, "recovery");
-  using Pairs = std::vector<std::pair<std::uint64_t, std::uint32_t>>;
-  for (const auto& [choice, candidate] : get<Pairs>(json, "deviations")) {
-    options.deviations.push_back({choice, candidate});
+  for (const Json& pair : get<std::vector<Json>>(json, "deviations")) {
+    if (!pair.is_array() || pair.size() != 2) {
+      refuse("deviations", "must hold pairs of a choice and a candidate");
+    }
+    options.deviations.push_back({integer<std::uint64_t>(pair[0], "deviations", 0, UINT64_MAX),
+                                  integer<std::uint32_t>(pair[1], "deviations", 0, UINT32_MAX)});
   }
   options.plan = faults::plan_from_json(get<Json>(json, "plan").dump());
   const auto facts = get<std::vector<Json>>(json, "facts");
@@ -143,7 +174,7 @@ std::string to_json(const Replay& replay) {
     json["facts"].push_back(
         {{"demand", std::string(to_string(facts.demand))}, {"kinds", std::move(kinds)}});
   }
-  return json.dump(2) + "\n";
+  return dumped(json);
 }
 
 Replay replay_from_json(const std::string& text) {
@@ -156,42 +187,41 @@ Replay replay_from_json(const std::string& text) {
   if (!json.is_object() || json.find("tpsync_replay") == json.end()) {
     refuse("tpsync_replay", "is missing: this is no replay file");
   }
-  if (get<int>(json, "tpsync_replay") != kFormat) refuse("tpsync_replay", "must be 1");
+  static_cast<void>(get_integer<int>(json, "tpsync_replay", kFormat, kFormat));
   const Json model = get<Json>(json, "model");
   Replay replay;
   WorldSpec& s = replay.spec;
-  s = small_world(model::parse_model_config(model.dump(), "model"), get<int>(json, "tp"));
-  if (s.tp < 1 || s.tp > 64) refuse("tp", "must be 1 to 64");
-  s.actors = get<int>(json, "actors");
-  if (s.actors < 1 || s.actors > 64) refuse("actors", "must be 1 to 64");
-  s.seed = get<std::uint64_t>(json, "seed");
+  s = small_world(model::parse_model_config(model.dump(), "model"),
+                  get_integer<int>(json, "tp", 1, kRanksMax));
+  s.actors = get_integer<int>(json, "actors", 1, kRanksMax);
+  s.seed = get_integer<std::uint64_t>(json, "seed");
   s.phantom = get<bool>(json, "phantom");
   s.storage = get<bool>(json, "fused_experts") ? Storage::kFusedExperts : Storage::kSeparateExperts;
   s.stored = dtype_of(json, "stored");
   s.uneven_shards = get<bool>(json, "uneven_shards");
   s.lost_tensor = optional_of<std::string>(json, "lost_tensor");
-  s.sync.bucket_bytes = get<std::uint64_t>(json, "bucket_bytes");
-  s.sync.gpu_memory_headroom_bytes = get<std::uint64_t>(json, "headroom_bytes");
-  s.sync.control_timeout = Duration(get<std::int64_t>(json, "control_timeout_ns"));
-  s.timeouts.weight_update = Duration(get<std::int64_t>(json, "weight_update_timeout_ns"));
+  s.sync.bucket_bytes = get_integer<std::uint64_t>(json, "bucket_bytes");
+  s.sync.gpu_memory_headroom_bytes = get_integer<std::uint64_t>(json, "headroom_bytes");
+  s.sync.control_timeout = Duration(get_integer<std::int64_t>(json, "control_timeout_ns"));
+  s.timeouts.weight_update = Duration(get_integer<std::int64_t>(json, "weight_update_timeout_ns"));
   s.sync.content_digest = get<bool>(json, "content_digest");
   if (const auto layout = optional_of<std::string>(json, "layout")) {
     s.sync.layout = wire::layout_from(*layout);
     if (!s.sync.layout) refuse("layout", "must be compact or rank_major");
   }
-  s.base_version = get<std::int64_t>(json, "base_version");
-  s.device_bytes = get<std::uint64_t>(json, "device_bytes");
-  s.kv_cache_bytes = get<std::uint64_t>(json, "kv_cache_bytes");
+  s.base_version = get_integer<std::int64_t>(json, "base_version");
+  s.device_bytes = get_integer<std::uint64_t>(json, "device_bytes");
+  s.kv_cache_bytes = get_integer<std::uint64_t>(json, "kv_cache_bytes");
   s.actor_uuids = get<std::vector<std::string>>(json, "actor_uuids");
-  if (!s.actor_uuids.empty() && s.actor_uuids.size() != static_cast<std::size_t>(s.actors)) {
-    refuse("actor_uuids", "must be empty or one per actor");
-  }
+  check_world(s);
   replay.trace_hash = get<std::string>(json, "trace_hash");
   if (const auto scenario = optional_of<std::string>(json, "scenario")) {
     if (!scenario_named(*scenario)) refuse("scenario", "is none of this version");
     replay.scenario = *scenario;
-    replay.world = get<std::uint64_t>(json, "world");
+    replay.world = get_integer<std::uint64_t>(json, "world", 1);
   } else {
+    if (s.actors != s.tp)
+      refuse("actors", "must be as many as TP ranks, since this is no scenario");
     replay.options = options_from(json);
   }
   return replay;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -24,15 +25,6 @@ struct RunFlags {
   std::string out;
 };
 
-std::string flags_text(const WorldFlags& flags, const WorldSpec& spec) {
-  std::string text = fmt::format("--world {} --seed {} --actors {} --tp {}", flags.world, spec.seed,
-                                 spec.actors, spec.tp);
-  if (flags.config) text += " --config " + *flags.config;
-  text += fmt::format(" --bucket-bytes {}", spec.sync.bucket_bytes);
-  if (spec.phantom) text += " --phantom";
-  return text;
-}
-
 struct ScenarioResult {
   std::string id;
   std::string verdict;  // "passed", "failed", "harness error", "not applicable"
@@ -44,18 +36,20 @@ struct ScenarioResult {
 
 void write_world(ScenarioResult& result, const ScenarioContext& context,
                  const ScenarioContext::KeptWorld& world, const std::string& trace,
-                 const std::string& folder) {
+                 OutFolder& folder) {
   Replay replay;
   replay.spec = context.spec();
   replay.scenario = result.id;
   replay.world = world.number;
   replay.trace_hash = world.hash;
-  result.files.push_back(write_file(folder, result.id + ".trace.ndjson", trace));
-  result.files.push_back(write_file(folder, result.id + ".replay.json", to_json(replay)));
+  for (const auto& [name, content] : {std::pair(result.id + ".trace.ndjson", trace),
+                                      std::pair(result.id + ".replay.json", to_json(replay))}) {
+    if (folder.write(name, content)) result.files.push_back(folder.files().back());
+  }
 }
 
 ScenarioResult run_one(SimRunner& runner, const Scenario& scenario, const WorldSpec& spec,
-                       const RunFlags& flags, std::vector<std::string>& failures) {
+                       OutFolder& folder, std::vector<std::string>& failures) {
   ScenarioResult result;
   result.id = scenario.id;
   result.reason = scenario.not_applicable(spec);
@@ -75,12 +69,10 @@ ScenarioResult run_one(SimRunner& runner, const Scenario& scenario, const WorldS
       failures.push_back(scenario.id + ": " + failure);
     }
     if (const auto& world = context.failed_world()) {
-      write_world(result, context, *world, world->trace,
-                  flags.out.empty() ? "tpsync-out" : flags.out);
+      write_world(result, context, *world, world->trace, folder);
     }
-  } else if (!flags.out.empty()) {
-    write_world(result, context, context.last_world(), sim::write_trace(context.trace()),
-                flags.out);
+  } else if (folder.given()) {
+    write_world(result, context, context.last_world(), sim::write_trace(context.trace()), folder);
   }
   return result;
 }
@@ -107,17 +99,13 @@ nlohmann::ordered_json to_json(const std::vector<ScenarioResult>& results, const
   return json;
 }
 
-int run(const RunFlags& flags) {
-  const WorldSpec spec = flags.world.spec();
+std::vector<Scenario> chosen_scenarios(const RunFlags& flags) {
+  if (flags.world.phantom && flags.prefixes.empty()) return {publication_only()};
   std::vector<Scenario> chosen;
-  if (flags.world.phantom && flags.prefixes.empty()) {
-    chosen.push_back(publication_only());
-  } else {
-    for (Scenario& scenario : all_scenarios()) {
-      bool wanted = flags.prefixes.empty();
-      for (const std::string& prefix : flags.prefixes) wanted |= scenario.id.starts_with(prefix);
-      if (wanted) chosen.push_back(std::move(scenario));
-    }
+  for (Scenario& scenario : all_scenarios()) {
+    bool wanted = flags.prefixes.empty();
+    for (const std::string& prefix : flags.prefixes) wanted |= scenario.id.starts_with(prefix);
+    if (wanted) chosen.push_back(std::move(scenario));
   }
   for (const std::string& prefix : flags.prefixes) {
     bool found = false;
@@ -126,44 +114,55 @@ int run(const RunFlags& flags) {
       throw UsageError{"run: no scenario begins with \"" + prefix + "\"; tpsync list shows all"};
     }
   }
-  say(fmt::format("tpsync {} seed {} {}", TPSYNC_VERSION, spec.seed,
-                  flags_text(flags.world, spec)));
+  return chosen;
+}
+
+void say_failures(const std::vector<std::string>& failures) {
+  constexpr std::size_t kShown = 40;
+  for (std::size_t i = 0; i < failures.size() && i < kShown; ++i) say(failures[i]);
+  if (failures.size() > kShown) say(fmt::format("and {} more", failures.size() - kShown));
+}
+
+int run(const RunFlags& flags) {
+  const WorldSpec spec = flags.world.spec();
+  const std::vector<Scenario> chosen = chosen_scenarios(flags);
+  OutFolder folder(flags.out);
+  say(fmt::format("tpsync {} seed {} {}", TPSYNC_VERSION, spec.seed, flags.world.text(spec)));
+  std::vector<std::size_t> widths = {0, std::string_view("not applicable").size(),
+                                     std::string_view("worlds").size()};
+  for (const Scenario& scenario : chosen) widths[0] = std::max(widths[0], scenario.id.size());
+  say(table_row({"scenario", "verdict", "worlds", "reason"}, widths));
   SimRunner runner;
   std::vector<ScenarioResult> results;
   std::vector<std::string> failures;
-  std::vector<std::vector<std::string>> rows = {{"scenario", "verdict", "worlds", "reason"}};
   std::uint64_t passed = 0;
   std::uint64_t failed = 0;
   std::uint64_t harness_errors = 0;
   std::string first_failed;
   for (const Scenario& scenario : chosen) {
-    results.push_back(run_one(runner, scenario, spec, flags, failures));
+    results.push_back(run_one(runner, scenario, spec, folder, failures));
     const ScenarioResult& result = results.back();
-    rows.push_back({result.id, result.verdict, std::to_string(result.worlds), result.reason});
+    say(table_row({result.id, result.verdict, std::to_string(result.worlds), result.reason},
+                  widths));
     passed += result.verdict == "passed" ? 1 : 0;
     const bool harness_error = result.verdict == "harness error";
     harness_errors += harness_error ? 1 : 0;
     failed += harness_error || result.verdict == "failed" ? 1 : 0;
     if (failed > 0 && first_failed.empty()) first_failed = result.id;
   }
-  say(table(rows));
-  constexpr std::size_t kShown = 40;
-  for (std::size_t i = 0; i < failures.size() && i < kShown; ++i) say(failures[i]);
-  if (failures.size() > kShown) say(fmt::format("and {} more", failures.size() - kShown));
-  for (const ScenarioResult& result : results) {
-    for (const std::string& file : result.files) say("wrote " + file);
-  }
-  const nlohmann::ordered_json json = to_json(results, spec);
-  if (!flags.out.empty()) write_file(flags.out, "result.json", json.dump(2) + "\n");
-  if (flags.json) fmt::print("{}\n", json.dump(2));
+  say_failures(failures);
+  for (const std::string& file : folder.files()) say("wrote " + file);
+  const std::string json = dumped(to_json(results, spec));
+  if (folder.given()) folder.write("result.json", json);
+  if (flags.json) fmt::print("{}", json);
   say(fmt::format("{} passed, {} failed, {} not applicable", passed, failed,
                   results.size() - passed - failed));
   if (flags.world.phantom && flags.prefixes.empty()) {
     say(fmt::format("{} chunks", chunk_count(spec)));
   }
-  if (failed == 0) return kExitPassed;
-  say(fmt::format("tpsync run {} {}", first_failed, flags_text(flags.world, spec)));
-  return harness_errors > 0 ? kExitHarness : kExitFailed;
+  if (failed > 0) say(fmt::format("tpsync run {} {}", first_failed, flags.world.text(spec)));
+  if (harness_errors > 0 || folder.lost()) return kExitHarness;
+  return failed > 0 ? kExitFailed : kExitPassed;
 }
 
 }  // namespace

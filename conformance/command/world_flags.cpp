@@ -1,22 +1,26 @@
 #include "conformance/command/world_flags.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 
+#include "conformance/command/integer.h"
+#include "conformance/command/output.h"
 #include "conformance/command/usage.h"
+#include "conformance/command/world_check.h"
 #include "tpsync/base/errors.h"
-#include "tpsync/model/tp_layout.h"
 
 namespace tpsync::conformance {
 
 void WorldFlags::add_to(CLI::App& app) {
   app.add_option("--world", world, "The world to run in: sim")->capture_default_str();
-  app.add_option("--seed", seed, "Seed of every draw")->capture_default_str();
-  app.add_option("--tp", tp, "Tensor-parallel size (default 4)");
-  app.add_option("--actors", actors, "Trainer ranks (default: as --tp)");
+  add_integer(app, "--seed", seed, {}, "Seed of every draw (default 1)");
+  add_integer(app, "--tp", tp, {1, kRanksMax}, "Tensor-parallel size (default 4)");
+  add_integer(app, "--actors", actors, {1, kRanksMax}, "Trainer ranks (default: as --tp)");
   app.add_option("--config", config,
                  "Hugging Face config.json, or its directory (default: tiny-tp4)");
-  app.add_option("--bucket-bytes", bucket_bytes,
-                 "Packed buffer (default 1024 for models below 1 MiB, else 640 MiB)");
+  add_integer(app, "--bucket-bytes", bucket_bytes, {.first = 1},
+              "Packed buffer (default 1024 for models below 1 MiB, else 640 MiB)");
   app.add_flag("--phantom", phantom, "Track extents and content tags instead of bytes");
 }
 
@@ -42,46 +46,49 @@ model::ModelConfig load_config_or_refuse(const std::string& path) {
   }
 }
 
+namespace {
+
+std::string flag_of(const std::string& field, bool has_config) {
+  if (field == "tp" || field == "actors") return "--" + field;
+  if (field == "bucket_bytes") return "--bucket-bytes";
+  // The built-in model is not what is wrong.
+  return has_config ? "--config" : "--tp";
+}
+
+}  // namespace
+
 WorldSpec WorldFlags::spec() const {
   if (world != "sim") {
     throw UsageError{"--world: \"" + world + "\" is not a world of this version; use sim"};
   }
-  const int tp_size = tp.value_or(4);
-  if (tp_size < 1 || tp_size > 64) {
-    throw UsageError{"--tp: " + std::to_string(tp_size) + " is out of range; use 1 to 64"};
-  }
-  const int ranks = actors.value_or(tp_size);
-  if (ranks < 1 || ranks > 64) {
-    throw UsageError{"--actors: " + std::to_string(ranks) + " is out of range; use 1 to 64"};
-  }
-  if (bucket_bytes && *bucket_bytes == 0) {
-    throw UsageError{"--bucket-bytes: must be greater than 0"};
-  }
-  WorldSpec spec = small_world(config ? load_config_or_refuse(*config) : tiny_tp4(), tp_size);
-  spec.actors = ranks;
-  spec.seed = seed;
+  const int ranks = static_cast<int>(tp.value_or(4));
+  WorldSpec spec = small_world(config ? load_config_or_refuse(*config) : tiny_tp4(), ranks);
+  spec.actors = static_cast<int>(actors.value_or(tp.value_or(4)));
+  spec.seed = seed.value_or(1);
   spec.phantom = phantom;
   try {
     const model::CanonicalPlan plan = model::plan_canonical(spec.config);
-    static_cast<void>(model::plan_tp_layout(spec.config, plan, tp_size, 0));
     spec.sync.bucket_bytes = bucket_bytes.value_or(default_bucket_bytes(plan));
-    if (plan.largest_tensor_bytes > spec.sync.bucket_bytes) {
-      throw UsageError{"--bucket-bytes: the largest tensor has " +
-                       std::to_string(plan.largest_tensor_bytes) + " bytes; give at least that"};
-    }
     if (plan.byte_count >= kMiB) {
       spec.sync.gpu_memory_headroom_bytes = 2048 * kMiB;
       spec.kv_cache_bytes = kGiB;
-      if (!phantom && plan.byte_count > kGiB) {
-        throw UsageError{"--config: this model has " + std::to_string(plan.byte_count) +
-                         " bytes; simulate it with --phantom"};
-      }
     }
+    check_world(spec);
   } catch (const Error& error) {
-    throw UsageError{(config ? "--config: " : "--tp: ") + to_text(error.record())};
+    const ErrorRecord& record = error.record();
+    throw UsageError{flag_of(record.subject, config.has_value()) + ": " + record.detail};
   }
   if (phantom) spec.sync.content_digest = false;
   return spec;
+}
+
+std::string WorldFlags::text(const WorldSpec& spec) const {
+  std::string text = fmt::format("--world {} --seed {} --actors {} --tp {}", world, spec.seed,
+                                 spec.actors, spec.tp);
+  if (config) text += " --config " + quoted(*config);
+  text += fmt::format(" --bucket-bytes {}", spec.sync.bucket_bytes);
+  if (spec.phantom) text += " --phantom";
+  return text;
 }
 
 }  // namespace tpsync::conformance

@@ -15,17 +15,21 @@ namespace tpsync::conformance {
 
 struct WorldFlags {
   std::string world = "sim";
-  std::uint64_t seed = 1;
-  std::optional<int> tp;
-  std::optional<int> actors;
+  std::optional<std::uint64_t> seed;    // 1
+  std::optional<std::uint64_t> tp;      // 4
+  std::optional<std::uint64_t> actors;  // as tp
   std::optional<std::string> config;
   std::optional<std::uint64_t> bucket_bytes;
   bool phantom = false;
 
   void add_to(CLI::App& app);
 
-  // Checks the flags together and loads the configuration. Throws UsageError.
+  // Loads the configuration and checks the world (world_check.h). Throws UsageError that begins
+  // with the flag.
   WorldSpec spec() const;
+
+  // The flags that give this world again, for a shell; `spec` as spec() returned it.
+  std::string text(const WorldSpec& spec) const;
 };
 
 // The model of worlds without --config: 1 layer, 4 experts, 4 heads over 2 KV heads, hidden 8.

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import unittest
 
-TPSYNC = sys.argv.pop(1)
+TPSYNC = os.path.abspath(sys.argv.pop(1))
 MODELS = sys.argv.pop(1)
 QWEN = os.path.join(MODELS, "qwen3-30b-a3b.json")
 TINY4 = os.path.join(MODELS, "tiny-tp4.json")
@@ -304,6 +304,18 @@ class Run(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         ids = [s["id"] for s in json.loads(result.stdout)["scenarios"]]
         self.assertEqual(ids, ["publish.once"])
+
+
+class Explore(unittest.TestCase):
+    def test_prints_a_row_per_schedule_under_one_head(self):
+        result = run("explore", "--tp", "1")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        head, *rows = result.stderr.splitlines()[1:5]
+        at = head.index("operations")
+        self.assertEqual([row.split()[0] for row in rows], ["first-ready", "last-ready", "seeded"])
+        for row in rows:
+            self.assertEqual(row[at - 1], " ", row)
+            self.assertNotEqual(row[at], " ", row)
 
 
 class Replay(Folder):

@@ -17,7 +17,8 @@ namespace tpsync::conformance {
 
 namespace {
 
-constexpr std::size_t kColumnMin = 8;
+// Holds the longest name of a schedule, and counts.
+constexpr std::size_t kColumnMin = 11;
 
 struct ExploreFlags {
   WorldFlags world;

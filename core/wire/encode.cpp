@@ -241,18 +241,17 @@ void encode_request(std::int64_t request_id, const Payload& payload, ByteBuffer&
   std::visit(RequestWriter{writer, request_id}, payload);
 }
 
-EncodedUpdate::EncodedUpdate(const UpdateRequest& request) : field_count_(kUpdateFixedFields) {
+EncodedUpdate::EncodedUpdate(const UpdateRequest& request) {
   Writer writer(fields_);
   write_update_fixed(writer, request);
 }
 
 void EncodedUpdate::encode(std::int64_t request_id, const HandleMap& handles,
                            ByteBuffer& out) const {
-  TPSYNC_ASSERT(field_count_ == kUpdateFixedFields);
   Writer writer(out);
   write_envelope(writer, 1, request_id, Command::kUpdate);
   writer.text("update_info");
-  writer.map(field_count_ + 1);
+  writer.map(kUpdateFixedFields + 1);
   writer.raw(fields_);
   writer.text("ipc_handles");
   write(writer, handles);

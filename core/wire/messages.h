@@ -185,13 +185,11 @@ Payload decode_payload(Command command, ByteView body);
 // envelope is new and (per publication) the handles. Appends exactly what encode_request would.
 class EncodedUpdate {
  public:
-  EncodedUpdate() = default;
   explicit EncodedUpdate(const UpdateRequest& request);  // request.handles is ignored
   void encode(std::int64_t request_id, const HandleMap& handles, ByteBuffer& out) const;
 
  private:
   ByteBuffer fields_;  // the encoded key-value pairs that never change
-  std::uint32_t field_count_ = 0;
 };
 
 // ---- responses ----

@@ -159,7 +159,7 @@ TEST_F(OsChannel, DescriptorsKeepTheirPlaceAmongBytesEvenForAGreedyReader) {
   left_->send_descriptors(one, soon());
   left_->write_some(as_view("after"), soon());
   EXPECT_EQ(read_up_to(*right_, 100), "before");
-  EXPECT_EQ(failure_of([&] { read_up_to(*right_, 100); }).kind, ErrorKind::kIo);
+  EXPECT_EQ(failure_of([&] { read_up_to(*right_, 100); }).kind, ErrorKind::kProtocol);
   const std::vector<int> got = right_->receive_descriptors(1, soon());
   EXPECT_EQ(got.size(), 1u);
   for (const int descriptor : got) ::close(descriptor);

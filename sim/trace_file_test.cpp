@@ -72,6 +72,17 @@ TEST(TraceFile, RefusesWhatIsNoTraceAndSaysTheLine) {
             3u);
 }
 
+TEST(TraceFile, RefusesAFileOfWhichALineIsMissing) {
+  const std::string whole = write_trace(sample());
+  for (const std::string_view kind : {R"({"k":)", R"({"choice":)"}) {
+    std::string text = whole;
+    const std::size_t first = text.find(kind);
+    text.erase(first, text.find('\n', first) + 1 - first);
+    Trace trace;
+    EXPECT_THROW(read_trace(text, trace), TraceFormatError) << kind;
+  }
+}
+
 TEST(TraceHash, ChangesWithEveryFieldOfEveryRecord) {
   const TraceHash first = hash_of(sample());
   EXPECT_EQ(hash_of(sample()), first);

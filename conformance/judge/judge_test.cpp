@@ -29,8 +29,9 @@ TEST(Judge, ACleanRunPassesEveryInvariantThatApplies) {
   std::vector<std::string> ids;
   for (const Verdict& verdict : judgement.verdicts) ids.push_back(verdict.id);
   EXPECT_EQ(ids, (std::vector<std::string>{"I1", "I2", "I3", "I4", "I4b", "I5", "I6", "I7", "I8",
-                                           "I9", "I10", "I11", "world"}));
-  for (const char* id : {"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I10", "world"}) {
+                                           "I9", "I10", "I11", "world", "evidence"}));
+  for (const char* id :
+       {"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I10", "world", "evidence"}) {
     EXPECT_EQ(judgement.find(id)->status, Status::kPass) << id;
   }
   for (const char* id : {"I4b", "I9", "I11"}) {
@@ -69,6 +70,34 @@ TEST(Judge, ToleratesEventsOfProcessesThatNeverStarted) {
   for (std::uint16_t kind = 0; kind < 220; ++kind) story.add(kind, 77, 3, 77, 1);
   Judge judge;
   EXPECT_FALSE(judge.judge(story.trace).verdicts.empty());
+}
+
+// ---- evidence ----
+
+TEST(Evidence, AnAnnouncedActorThatWasNeverStartedIsMissing) {
+  Story story = Story::clean();
+  const std::string announced = "actors=2";
+  story.trace.parameters.replace(story.trace.parameters.find(announced), announced.size(),
+                                 "actors=3");
+  expect(story, "evidence", Status::kInconclusive, "3 actors are announced, 2 were started");
+}
+
+TEST(Evidence, AnActorWithoutRecordsOfItsCallsIsMissing) {
+  Story story = Story::clean();
+  story.exit(kActor1);
+  expect(story, "evidence", Status::kPass);
+  std::erase_if(story.trace.events, [](const sim::Event& event) {
+    return event.process == kActor1 && event.kind >= static_cast<std::uint16_t>(Record::kCallBegin);
+  });
+  expect(story, "evidence", Status::kInconclusive, "actor 1 recorded no call");
+}
+
+TEST(Evidence, ACommittedVersionThatNobodyLooksAtIsMissing) {
+  Story story = begun();
+  story.publish(1);
+  expect(story, "evidence", Status::kInconclusive, "version 1 was committed");
+  story.observe(1);
+  expect(story, "evidence", Status::kPass);
 }
 
 // ---- I1 ----

@@ -193,6 +193,14 @@ TEST(Diagnosable, IsOpenForAFaultThatTheParametersDoNotList) {
 
 // ---- I10 ----
 
+TEST(Progress, ASetUpThatFailsWithoutAFaultIsAViolation) {
+  Story story;
+  story.start_engine();
+  story.begin(kActor0, Call::kSetup);
+  story.fail(kActor0, Call::kSetup, error_json("invalid config", "setup", 0));
+  expect(story, "I10", Status::kViolation, "setup on rank 0 failed with invalid_config");
+}
+
 TEST(Progress, AFailureWithoutAFaultIsAViolation) {
   Story story = begun();
   story.failed_publication(1, kTransfer);

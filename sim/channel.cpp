@@ -98,8 +98,10 @@ std::size_t SimChannel::raw_read(MutableByteView into, Deadline deadline) {
     process.finish(op);
     return 0;
   }
-  if (pipe.segments[pipe.first].bytes == 0)
-    process.fail(op, ErrorKind::kIo, "channel", "descriptors are next, not bytes");
+  if (pipe.segments[pipe.first].bytes == 0) {
+    process.finish(op, static_cast<std::uint16_t>(ErrorKind::kProtocol));
+    throw_violation(ErrorKind::kProtocol, "channel", "descriptors are next, not bytes");
+  }
   std::size_t limit = into.size();
   const SimConfig& config = world.config();
   if (config.cruelty.short_io && limit > 1) {

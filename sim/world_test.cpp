@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "sim/testing.h"
@@ -266,6 +267,33 @@ TEST(Channels, PassDescriptorsInOrderBesideBytes) {
   EXPECT_EQ(world.run().kind, RunResult::Kind::kFinished);
   EXPECT_THAT(objects, ::testing::ElementsAre(71u, 72u));
   EXPECT_EQ(kind, ErrorKind::kProtocol);
+}
+
+TEST(Channels, DescriptorsWhereBytesAreDueAreThePeersViolationAndStayNext) {
+  Pools pools;
+  SimWorld world(config_of(4), pools);
+  std::optional<ErrorRecord> violation;
+  std::vector<std::uint64_t> objects;
+  world.start_process("actor", 0, 0, [&](SimProcess& process) {
+    auto [left, right] = process.world().channels.make_pair();
+    const Deadline deadline = Deadline::after(process.world().clock, seconds(1));
+    const int sent = process.open_descriptor(71);
+    left->send_descriptors({&sent, 1}, deadline);
+    std::array<std::byte, 1> into{};
+    try {
+      right->read_some(into, deadline);
+    } catch (const PeerViolation& error) {
+      violation = error.record();
+    }
+    for (const int got : right->receive_descriptors(1, deadline))
+      objects.push_back(*process.descriptor_object(got));
+    return 0;
+  });
+  EXPECT_EQ(world.run().kind, RunResult::Kind::kFinished);
+  ASSERT_TRUE(violation.has_value());
+  EXPECT_EQ(violation->kind, ErrorKind::kProtocol);
+  EXPECT_EQ(violation->subject, "channel");
+  EXPECT_THAT(objects, ::testing::ElementsAre(71u));
 }
 
 TEST(Channels, WaitReadableReturnsTheLowestReadableOrTheCountAtTheDeadline) {

@@ -305,6 +305,16 @@ class Run(unittest.TestCase):
         ids = [s["id"] for s in json.loads(result.stdout)["scenarios"]]
         self.assertEqual(ids, ["publish.once"])
 
+    def test_of_one_publication_may_be_asked_for_by_its_id(self):
+        by_id, by_default = (json.loads(run("run", *ids, "--phantom", "--json").stdout)
+                             for ids in (("publish.once",), ()))
+        self.assertEqual(by_id, by_default)
+        self.assertEqual([s["verdict"] for s in by_id["scenarios"]], ["passed"])
+        both = run("run", "publish.once", "publish.bootstrap", "publish.once", "--json")
+        self.assertEqual(both.returncode, 0, both.stderr)
+        self.assertEqual([s["id"] for s in json.loads(both.stdout)["scenarios"]],
+                         ["publish.bootstrap", "publish.once"])
+
 
 class Explore(unittest.TestCase):
     def test_prints_a_row_per_schedule_under_one_head(self):
@@ -394,7 +404,7 @@ class Lists(unittest.TestCase):
         scenarios = json.loads(run("list", "--json").stdout)
         faults = json.loads(run("list", "--faults", "--json").stdout)
         self.assertGreater(len(scenarios), 20)
-        for name in [s["id"] for s in scenarios] + [f["name"] for f in faults]:
+        for name in [s["id"] for s in scenarios] + [f["name"] for f in faults] + ["publish.once"]:
             result = run("describe", name)
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertIn(name, result.stdout)

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "conformance/command/commands.h"
 #include "conformance/command/output.h"
@@ -59,6 +60,11 @@ int list_faults(bool json) {
   return kExitPassed;
 }
 
+void print_scenario(const Scenario& s) {
+  fmt::print("{}\n  {}\n  requirements: {}\n  run it: tpsync run {} --world sim\n", s.id, s.title,
+             joined(s.requirements), s.id);
+}
+
 int describe(const std::string& id) {
   if (const faults::FaultKind* kind = faults::find_kind(id)) {
     fmt::print("{}\n", faults::page_of(*kind));
@@ -68,18 +74,20 @@ int describe(const std::string& id) {
   for (const Scenario& s : all_scenarios()) {
     if (!s.id.starts_with(id)) continue;
     found = true;
-    fmt::print("{}\n  {}\n  requirements: {}\n  run it: tpsync run {} --world sim\n", s.id, s.title,
-               joined(s.requirements), s.id);
+    print_scenario(s);
   }
   for (const faults::FaultKind& kind : faults::catalogue()) {
     if (!kind.name.starts_with(id)) continue;
     found = true;
     fmt::print("{}\n", faults::page_of(kind));
   }
-  if (!found) {
+  if (found) return kExitPassed;
+  const std::optional<Scenario> unlisted = scenario_named(id);
+  if (!unlisted) {
     throw UsageError{"describe: nothing begins with \"" + id +
                      "\"; tpsync list and tpsync list --faults show all"};
   }
+  print_scenario(*unlisted);
   return kExitPassed;
 }
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "conformance/command/commands.h"
 #include "conformance/command/output.h"
@@ -110,9 +112,12 @@ std::vector<Scenario> chosen_scenarios(const RunFlags& flags) {
   for (const std::string& prefix : flags.prefixes) {
     bool found = false;
     for (const Scenario& scenario : chosen) found |= scenario.id.starts_with(prefix);
-    if (!found) {
+    if (found) continue;
+    std::optional<Scenario> unlisted = scenario_named(prefix);
+    if (!unlisted) {
       throw UsageError{"run: no scenario begins with \"" + prefix + "\"; tpsync list shows all"};
     }
+    chosen.push_back(std::move(*unlisted));
   }
   return chosen;
 }

@@ -47,6 +47,7 @@ class Explorer {
     report_.fault_free = finding("", {});
     if (!twin.passed()) {
       ++report_.violations;
+      report_.harness_errors += is_harness_failure(twin.end.kind) ? 1 : 0;
       add_finding("the fault-free world: " + twin.end.detail + twin.judgement.text(), {});
       return report_;
     }

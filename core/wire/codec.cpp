@@ -29,10 +29,6 @@ constexpr std::size_t kPackedSumBytesMin = 2 + 8;
 // What a writer sets aside for one of them; a larger one makes the buffer grow.
 constexpr std::size_t kPackedPartBytesUsual = 16;
 
-// Texts and receipts are larger in memory than the bytes that announce them, so beyond this many
-// they grow by doubling.
-constexpr std::size_t kReservedMax = 1024;
-
 void write(Writer& out, const Manifest& manifest) {
   out.map(3);
   out.text("fingerprint");

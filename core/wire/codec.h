@@ -14,6 +14,11 @@
 
 namespace tpsync::wire {
 
+// Of an array's announced elements, how many a reader makes room for at once: texts, receipts and
+// shapes are larger in memory than the bytes that announce them, so beyond this many they grow by
+// doubling.
+inline constexpr std::size_t kReservedMax = 1024;
+
 void write(Writer& out, const PublicationHeader& header);
 void write(Writer& out, const WorkerReceipt& receipt);
 void write(Writer& out, const CommitResult& result);

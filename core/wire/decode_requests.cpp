@@ -15,10 +15,6 @@ using Names = std::string_view;
 
 constexpr int kPayloadNesting = 1;  // the message's own map
 
-// A shape is larger in memory than the bytes that announce it, so beyond this many they grow by
-// doubling.
-constexpr std::size_t kShapesReservedMax = 1024;
-
 // Decodes one payload: `on_field` reads the value of the field with this index (counted from 0
 // behind the envelope's).
 template <typename OnField>
@@ -254,7 +250,7 @@ UpdateRequest read_update_info(Reader& in, const Path& path, int nesting) {
         break;
       case 2: {
         const std::size_t size = in.array(at);
-        request.shapes.reserve(std::min(size, kShapesReservedMax));
+        request.shapes.reserve(std::min(size, kReservedMax));
         for (std::size_t i = 0; i < size; ++i) {
           const Path element = at.at(i);
           request.shapes.push_back(read_integers(in, element));

@@ -158,7 +158,7 @@ std::string to_json(const Replay& replay) {
   json["device_bytes"] = s.device_bytes;
   json["kv_cache_bytes"] = s.kv_cache_bytes;
   json["actor_uuids"] = s.actor_uuids;
-  if (!replay.scenario.empty()) return json.dump(2) + "\n";
+  if (!replay.scenario.empty()) return dumped(json);
   json["policy"] = static_cast<int>(replay.options.policy);
   json["pipe_capacity"] = replay.options.pipe_capacity;
   json["recovery"] = replay.options.recovery;

@@ -10,7 +10,9 @@ enum ExitCode : int {
   kExitPassed = 0,
   kExitFailed = 1,  // a conformance failure
   kExitInconclusive = 2,
-  kExitHarness = 3,  // the harness itself failed
+  // The harness itself failed (before 1), or a replay gave another trace hash, or output that was
+  // asked for could not be written.
+  kExitHarness = 3,
   kExitUsage = 64,
 };
 

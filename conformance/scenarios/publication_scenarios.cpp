@@ -161,8 +161,7 @@ std::vector<Scenario> publication_scenarios() {
        bootstrap},
       {"publish.layouts",
        "Both chunk layouts, both storage forms, even and uneven shards, all stored and resident "
-       "dtypes "
-       "publish",
+       "dtypes publish",
        {"TPS-DATA-01", "TPS-DATA-02"},
        needs_equal_worlds,
        every_layout},

@@ -24,9 +24,8 @@ enum class LogEvent : std::uint16_t {
   kStateChanged = 9,       // subject: state machine; text: new state
   kVersionCommitted = 10,  // a: version
   kImportsReleased = 11,   // worker: a: how many
-  // Actor: memory is kept because a worker's death could not be confirmed; a: bytes.
-  kExportLeaked = 12,
-  kNote = 13,  // subject: who speaks; text
+  kExportLeaked = 12,      // actor: memory is kept because it may still be in use; a: bytes
+  kNote = 13,              // subject: who speaks; text
 };
 
 struct LogRecord {

@@ -28,9 +28,9 @@ class ControlGroup {
   // One fixed word per rank. On success words[r] is rank r's word; words.size() must be size().
   virtual void all_gather_word(std::uint64_t word, std::span<std::uint64_t> words,
                                Deadline deadline) = 0;
-  // A buffer per rank, lengths may differ. Returns them in rank order.
+  // A buffer per rank; lengths may differ, and any may be empty. Returns them in rank order.
   virtual std::vector<ByteBuffer> all_gather(ByteView bytes, Deadline deadline) = 0;
-  // On the root `bytes` is the input, on the others the output.
+  // On the root `bytes` is the input, which may be empty; on the others the output.
   virtual void broadcast(ByteBuffer& bytes, int root, Deadline deadline) = 0;
 
   // Not collective and never blocks: a rank that is known to be dead or to have left, if any.

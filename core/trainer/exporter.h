@@ -30,10 +30,9 @@ struct ExporterOptions {
 class Exporter final : public transfer::WeightSource {
  public:
   // `parameters` in state-dict order, the same on every rank but for region and offset; read here
-  // only. Device,
-  // groups and the regions outlive the exporter. Throws InvalidInput kInvalidConfig, subject the
-  // parameter: bounds that do not ascend over its rows, a missing region, fused experts of odd or
-  // unexpected size, or not cut at expert bounds.
+  // only. Device, group and the regions outlive the exporter. Throws InvalidInput kInvalidConfig,
+  // subject the parameter: bounds that do not ascend over its rows, a missing region, fused experts
+  // of odd or unexpected size, or not cut at expert bounds.
   Exporter(device::Device& device, collective::ShardGroup& shards,
            std::span<const ShardedParameter> parameters, const ExporterOptions& options);
   ~Exporter() override;

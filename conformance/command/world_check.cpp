@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "tpsync/base/errors.h"
+#include "tpsync/base/process.h"
 #include "tpsync/model/tp_layout.h"
-#include "tpsync/sync/preflight.h"
 
 namespace tpsync::conformance {
 
@@ -43,10 +43,10 @@ void check_times(const WorldSpec& spec) {
   constexpr std::int64_t kDay = std::chrono::nanoseconds(std::chrono::hours(24)).count();
   check_range("control_timeout_ns", spec.sync.control_timeout.count(), 1, kDay);
   check_range("weight_update_timeout_ns", spec.timeouts.weight_update.count(), 1, kDay);
-  if (spec.sync.control_timeout - sync::kKillAllowance <= spec.timeouts.weight_update) {
+  if (spec.sync.control_timeout - kKillAllowance <= spec.timeouts.weight_update) {
     refuse_world("control_timeout_ns",
                  fmt::format("must exceed weight_update_timeout_ns by more than {}",
-                             Duration(sync::kKillAllowance).count()));
+                             Duration(kKillAllowance).count()));
   }
 }
 

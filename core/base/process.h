@@ -2,8 +2,7 @@
 //
 // spawn() starts a program in a session and process group of its own, so the group id equals its
 // process id, or as a member of this process's group. The child is told to die when its parent
-// dies. The kill routine (kill_tree) is core
-// code above the seam.
+// dies. The kill routine (kill_tree) is core code above the seam.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +52,7 @@ class Process {
   virtual bool signal_group(Signal signal) noexcept = 0;
   // Signals the process itself; false if it has ended.
   virtual bool signal(Signal signal) noexcept = 0;
-  // True while any member of the group lives, zombies excluded. Only for children
-  // with own_group.
+  // True while any member of the group lives, zombies excluded. Only for children with own_group.
   virtual bool group_alive() noexcept = 0;
 };
 
@@ -77,10 +75,12 @@ struct KillBudget {
 constexpr Duration total(const KillBudget& budget) {
   return budget.terminate + budget.kill + budget.stragglers;
 }
+// Longer than any kill routine with the usual budget: for whoever waits until another has run it.
+inline constexpr Duration kKillAllowance = total(KillBudget{}) + std::chrono::milliseconds(500);
 
-// Ends a child and its whole group: SIGTERM to the group and wait; SIGKILL and wait; then the same
-// for members that outlived the leader. Returns true if nothing of the group is left, within the
-// sum of the budget. Never throws: destructors may call it.
+// Ends a child with own_group (others assert) and its whole group: SIGTERM to the group and wait;
+// SIGKILL and wait; then the same for members that outlived the leader. Returns true if nothing of
+// the group is left, within the sum of the budget. Never throws: destructors may call it.
 bool kill_tree(Process& leader, Clock& clock, const KillBudget& budget = {}) noexcept;
 
 }  // namespace tpsync

@@ -7,9 +7,6 @@ namespace tpsync::rollout {
 
 namespace {
 
-// Longer than any kill routine: how long a second caller waits for the first one's.
-constexpr Duration kEndAllowance = total(KillBudget{}) + std::chrono::milliseconds(500);
-
 bool failure_breaks(wire::Command command) {
   return wire::is_native(command) || command == wire::Command::kSleep ||
          command == wire::Command::kWakeUp || command == wire::Command::kStartup;
@@ -157,7 +154,7 @@ void Connection::end_runtime() noexcept {
     const MutexLock lock(*mutex_);
     if (ended_) return;
     if (ending_) {
-      const Deadline deadline = Deadline::after(world_.clock, kEndAllowance);
+      const Deadline deadline = Deadline::after(world_.clock, kKillAllowance);
       while (!ended_ && ended_changed_->wait(*mutex_, deadline)) {
       }
       return;

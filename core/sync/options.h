@@ -10,7 +10,6 @@
 #include "tpsync/base/bytes.h"
 #include "tpsync/base/clock.h"
 #include "tpsync/base/dtype.h"
-#include "tpsync/base/process.h"
 #include "tpsync/wire/messages.h"
 
 namespace tpsync::sync {
@@ -25,6 +24,8 @@ struct SyncOptions {
   std::vector<std::pair<std::string, std::optional<std::string>>> name_remap;
   std::optional<DType> wire_dtype;
   std::uint64_t gpu_memory_headroom_bytes = 2048 * kMiB;
+  // Must exceed the update timeout by more than kKillAllowance: rank 0 ends a hung runtime before
+  // it joins the agreement that its peers are waiting in.
   Duration control_timeout = std::chrono::seconds(900);
 
   // The version to go on from after a restart, as kept with the trainer's checkpoint.
@@ -32,10 +33,6 @@ struct SyncOptions {
   bool content_digest = false;
   std::optional<wire::Layout> layout;  // default: rank_major where the runtime takes it
 };
-
-// The control timeout must exceed the update timeout by more than this: rank 0 ends a hung runtime
-// before it joins the agreement that its peers are waiting in.
-inline constexpr Duration kKillAllowance = total(KillBudget{}) + std::chrono::milliseconds(500);
 
 // Throws InvalidInput kInvalidConfig, subject the option, in order: bucket_bytes > 0;
 // control_timeout > 0; another adapter than "default" without lora_merged; name_remap patterns;

@@ -48,9 +48,10 @@ class IpcWeightSync {
   // Collective, once. Later sleeps of the runtime discard weights, except the next one; the next
   // version is above the runtime's and every actor's options.last_committed_version. Throws
   // InvalidInput kInvalidState, without calling anything, once it has succeeded or after cleanup;
-  // on every actor what `target` throws on rank 0, or PeerViolation kMismatch if no version is left
-  // above the runtime's; RuntimeBroken kPeerLost if the group broke. Nothing is set up
-  // then, the sleep level apart, and setup may be called again while the group is whole.
+  // on every actor what `target` throws on rank 0, PeerViolation kMismatch if no version is left
+  // above the runtime's, or kProtocol if a rank sent no version; RuntimeBroken kPeerLost if the
+  // group broke. Nothing is set up then, the sleep level apart, and setup may be called again while
+  // the group is whole.
   void setup();
 
   // Collective. Publishes the next version. Blocks for as long as the transfer takes, each wait

@@ -88,12 +88,13 @@ std::optional<Verdict> check_committed(const Context& context, const SyncRound& 
 std::optional<Verdict> check_set_up(const View& view) {
   for (const CallView& call : view.calls()) {
     if (call.call != Call::kStartEngine && call.call != Call::kSetup) continue;
-    if (call.end == kNoEvent || call.ok) continue;
+    if (call.end == kNoEvent || call.ok || refused_as_misuse(view, call)) continue;
     const ErrorView error = view.error(call);
     if (error.injected()) continue;
-    return violation("I10", call.end,
-                     fmt::format("no fault took effect, but {} failed with {}: {}: {}",
-                                 View::name_of(call), error.kind, error.subject, error.detail));
+    return violation(
+        "I10", call.end,
+        fmt::format("no fault that may stop it took effect, but {} failed with {}: {}: {}",
+                    View::name_of(call), error.kind, error.subject, error.detail));
   }
   return std::nullopt;
 }

@@ -248,8 +248,8 @@ Verdict judge_world(const Context& context) {
 }
 
 // Evidence that there is evidence: every actor that the parameters announce was started and, unless
-// it was ended, recorded what it called; without faults, somebody looked at the last committed
-// version.
+// it was ended, recorded a call; without faults, somebody looked at what every rank holds of
+// the last committed version.
 Verdict judge_evidence(const Context& context) {
   const View& view = context.view;
   int actors = 0;
@@ -273,16 +273,23 @@ Verdict judge_evidence(const Context& context) {
   }
   if (committed == nullptr) return pass("evidence");
   const auto version = static_cast<std::uint64_t>(committed->value);
-  const auto looked = [&](const std::vector<std::uint32_t>& list, bool token) {
-    return std::any_of(list.begin(), list.end(), [&](std::uint32_t i) {
-      return i > committed->end && (token ? view.event(i).a : view.event(i).c) == version;
-    });
+  std::vector<bool> seen(static_cast<std::size_t>(std::max(context.facts.tp, 0)), false);
+  const auto look = [&](std::uint32_t i, std::uint64_t rank, std::uint64_t stamp) {
+    if (i > committed->end && stamp == version && rank < seen.size()) seen[rank] = true;
   };
-  if (looked(view.lists().tokens, true) || looked(view.lists().residents, false)) {
-    return pass("evidence");
+  for (const std::uint32_t i : view.lists().residents) {
+    look(i, view.event(i).a, view.event(i).c);
   }
-  return inconclusive("evidence",
-                      fmt::format("version {} was committed, and nobody looked at it", version));
+  if (!context.facts.phantom) {  // whose tokens are no function of the weights
+    for (const std::uint32_t i : view.lists().tokens) look(i, view.event(i).b, view.event(i).a);
+  }
+  for (std::size_t rank = 0; rank < seen.size(); ++rank) {
+    if (seen[rank]) continue;
+    return inconclusive(
+        "evidence",
+        fmt::format("version {} was committed, and nobody looked at rank {}", version, rank));
+  }
+  return pass("evidence");
 }
 
 }  // namespace tpsync::judge

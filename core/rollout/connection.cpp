@@ -80,6 +80,15 @@ wire::Result Connection::request(wire::Command command, Duration timeout,
     }
     state_ = ConnectionState::kIdle;
     return result;
+  } catch (const InvalidInput&) {
+    // What was given can't be encoded or framed: nothing was written, so the runtime knows of no
+    // request.
+    const MutexLock lock(*mutex_);
+    if (state_ == ConnectionState::kInflight) {
+      --last_id_;
+      state_ = ConnectionState::kIdle;
+    }
+    throw;
   } catch (const std::exception& error) {
     break_and_throw(record_of(error), command, id);
   }

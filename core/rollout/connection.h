@@ -35,7 +35,8 @@ class Connection {
   // timeout covers sending, waiting and the whole reply. Checks in order, all before an id is
   // taken: broken (RuntimeBroken kInvalidState), shut down (RuntimeBroken kInvalidState), another
   // request in flight (NothingHappened kInvalidState, naming it). RuntimeBroken kTimeout,
-  // kEndOfFile, kIo, PeerViolation kProtocol: the connection is broken. An ok=false reply:
+  // kEndOfFile, kIo, PeerViolation kProtocol: the connection is broken. InvalidInput kProtocol: the
+  // request is too large; nothing was sent, IDLE. An ok=false reply:
   // RuntimeBroken kRemote and broken for startup, sleep, wake_up and the native commands, else
   // NothingHappened kRemote and IDLE.
   wire::Result request(wire::Command command, Duration timeout,

@@ -105,6 +105,22 @@ TEST_F(ConnectionTest, AFailedGenerateHealthOrProbeLeavesItIdle) {
   EXPECT_TRUE(runtime_alive());
 }
 
+TEST_F(ConnectionTest, ARequestThatCannotBeEncodedIsNotSentAndBreaksNothing) {
+  request(wire::Command::kHealth);
+  const ErrorRecord record = failure_of([&] {
+    connection_->request(wire::Command::kGenerate, std::chrono::seconds(1),
+                         [](std::int64_t, ByteBuffer&) {
+                           throw_invalid(ErrorKind::kProtocol, "message", "is too large");
+                         });
+  });
+  EXPECT_EQ(record.remedy, Remedy::kFixInput);
+  EXPECT_EQ(record.subject, "message");
+  EXPECT_EQ(connection_->state(), ConnectionState::kIdle);
+  request(wire::Command::kHealth);
+  EXPECT_THAT(runtime_.ids, ElementsAre(1, 2));
+  EXPECT_TRUE(runtime_alive());
+}
+
 class ConnectionBreakTest : public ConnectionTest,
                             public testing::WithParamInterface<wire::Command> {};
 

@@ -66,6 +66,7 @@ Consensus::Consensus(collective::ControlGroup& group, Clock& clock, Log& log,
 void Consensus::enter(std::string_view phase, std::int64_t index) {
   phase_ = phase;
   index_ = index;
+  noted_ = false;
   log_.record(
       {.level = LogLevel::kDebug, .event = LogEvent::kPhaseEntered, .a = index, .subject = phase});
 }
@@ -79,6 +80,23 @@ std::string Consensus::phase_name() const {
 Deadline Consensus::begin_wait() {
   wait_deadline_ = Deadline::after(clock_, timeout_);
   return wait_deadline_;
+}
+
+Deadline Consensus::begin_own_wait() {
+  begin_wait();
+  return Deadline::after(clock_, timeout_ / 2);
+}
+
+// Before any collective: should the group break in it, the cause is on record.
+void Consensus::note(const std::optional<ErrorRecord>& error) {
+  if (!error || noted_) return;
+  noted_ = true;
+  const std::string text = to_text(*error);
+  log_.record({.level = LogLevel::kWarning,
+               .event = LogEvent::kPhaseFailed,
+               .a = index_,
+               .subject = phase_,
+               .text = text});
 }
 
 // After a wait that this rank gave up: its peers are in the same wait, begun at about the same
@@ -104,6 +122,7 @@ void Consensus::with_phase(Call&& call) {
 }
 
 std::vector<ByteBuffer> Consensus::exchange(ByteView own, std::optional<ErrorRecord>& error) {
+  note(error);
   const Deadline until = deadline_for(error);
   if (!error) wait_deadline_ = until;
   std::vector<ByteBuffer> gathered;
@@ -115,6 +134,7 @@ std::vector<ByteBuffer> Consensus::exchange(ByteView own, std::optional<ErrorRec
 }
 
 void Consensus::broadcast(ByteBuffer& bytes, std::optional<ErrorRecord>& error) {
+  note(error);
   const Deadline until = deadline_for(error);
   if (!error) wait_deadline_ = until;
   if (error) bytes.clear();
@@ -123,14 +143,7 @@ void Consensus::broadcast(ByteBuffer& bytes, std::optional<ErrorRecord>& error) 
 }
 
 void Consensus::agree(const std::optional<ErrorRecord>& local) {
-  if (local) {
-    const std::string text = to_text(*local);
-    log_.record({.level = LogLevel::kWarning,
-                 .event = LogEvent::kPhaseFailed,
-                 .a = index_,
-                 .subject = phase_,
-                 .text = text});
-  }
+  note(local);
   const std::uint64_t gate = gate_word(phase_, index_);
   const std::uint64_t status = !local                                  ? kOk
                                : local->kind == ErrorKind::kPeerFailed ? kGaveUp

@@ -48,6 +48,34 @@ std::int64_t visible_devices(Host& host) {
   return 1 + static_cast<std::int64_t>(std::count(list->begin(), list->end(), ','));
 }
 
+// What must be the same on every rank, by name: the plan, and the options that decide which
+// collectives are entered and what is sent.
+std::vector<std::pair<std::string, std::string>> equal_on_all_ranks(const wire::Manifest& manifest,
+                                                                    const SyncOptions& options) {
+  return {{"manifest", manifest.fingerprint},
+          {"bucket_bytes", std::to_string(options.bucket_bytes)},
+          {"content_digest", options.content_digest ? "on" : "off"},
+          {"layout", options.layout ? std::string(name_of(*options.layout)) : "any"},
+          {"flush_cache", options.flush_cache ? "on" : "off"},
+          {"control_timeout", std::to_string(options.control_timeout.count())}};
+}
+
+void append(ByteBuffer& out, std::string_view text) {
+  const ByteView bytes = as_view(text);
+  out.insert(out.end(), bytes.begin(), bytes.end());
+}
+
+std::vector<std::string_view> lines_of(ByteView bytes) {
+  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::vector<std::string_view> lines;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    lines.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
 }  // namespace
 
 struct IpcWeightSync::Plan {
@@ -123,19 +151,15 @@ void IpcWeightSync::setup() {
     const auto word = static_cast<std::uint64_t>(last);
     wire::encode_sums(std::span(&word, 1), own);
   });
-  consensus_.agree(error);
-
-  consensus_.enter("setup", 1);
   const auto gathered = consensus_.exchange(own, error);
   attempt(error, [&] {
-    for (std::size_t r = 0; r < gathered.size(); ++r) {
-      const auto words = wire::decode_sums(gathered[r]);
+    transfer::for_each_rank(gathered, [&](std::size_t, ByteView bytes) {
+      const auto words = wire::decode_sums(bytes);
       if (words.size() != 1 || words[0] > static_cast<std::uint64_t>(kCommittedVersionMax)) {
-        throw_violation(ErrorKind::kProtocol, "setup",
-                        "rank " + std::to_string(r) + " sent no committed version");
+        throw_violation(ErrorKind::kProtocol, "setup", "this rank sent no committed version");
       }
       last = std::max(last, static_cast<std::int64_t>(words[0]));
-    }
+    });
   });
   consensus_.agree(error);
   next_version_ = last + 1;
@@ -184,47 +208,55 @@ const IpcWeightSync::Plan& IpcWeightSync::plan() {
   return *plan_;
 }
 
-std::optional<ErrorRecord> IpcWeightSync::check_schema() {
+// Whether the trainer holds what the model's configuration says.
+void IpcWeightSync::check_source() {
+  const auto& expected = plan().canonical.tensors;
+  if (!source_.usable()) {
+    throw_invalid(ErrorKind::kInvalidState, "weight group",
+                  "was aborted by an earlier failure; build a new one");
+  }
+  const auto exported = source_.metadata();
+  for (std::size_t t = 0; t < std::max(expected.size(), exported.size()); ++t) {
+    if (t >= exported.size()) {
+      throw_invalid(ErrorKind::kMismatch, expected[t].name, "is expected, the trainer has no more");
+    }
+    if (t >= expected.size()) {
+      throw_invalid(ErrorKind::kMismatch, exported[t].name, "is not part of this model");
+    }
+    if (expected[t] == exported[t]) continue;
+    throw_invalid(ErrorKind::kMismatch, expected[t].name,
+                  expected[t].name == exported[t].name
+                      ? "the trainer holds another shape or dtype than the configuration says"
+                      : "is expected, the trainer has " + exported[t].name);
+  }
+}
+
+void IpcWeightSync::check_schema() {
   consensus_.enter("expected-schema", 0);
   std::optional<ErrorRecord> error;
+  ByteBuffer own;
   attempt(error, [&] {
-    const auto& expected = plan().canonical.tensors;
-    if (!source_.usable()) {
-      throw_invalid(ErrorKind::kInvalidState, "weight group",
-                    "was aborted by an earlier failure; build a new one");
+    check_source();
+    for (const auto& [name, value] : equal_on_all_ranks(plan_->manifest, options_)) {
+      append(own, value + "\n");
     }
-    const auto exported = source_.metadata();
-    for (std::size_t t = 0; t < std::max(expected.size(), exported.size()); ++t) {
-      if (t >= exported.size()) {
-        throw_invalid(ErrorKind::kMismatch, expected[t].name,
-                      "is expected, the trainer has no more");
+  });
+  const auto gathered = consensus_.exchange(own, error);
+  attempt(error, [&] {
+    const auto fields = equal_on_all_ranks(plan_->manifest, options_);
+    const auto first = lines_of(gathered[0]);
+    transfer::for_each_rank(gathered, [&](std::size_t, ByteView bytes) {
+      const auto lines = lines_of(bytes);
+      for (std::size_t i = 0; i < fields.size(); ++i) {
+        if (i < lines.size() && i < first.size() && lines[i] == first[i]) continue;
+        throw_invalid(ErrorKind::kMismatch, fields[i].first,
+                      fields[i].first == "manifest"
+                          ? "this rank plans another model than rank 0"
+                          : "this rank has another value than rank 0; give all ranks the same");
       }
-      if (t >= expected.size()) {
-        throw_invalid(ErrorKind::kMismatch, exported[t].name, "is not part of this model");
-      }
-      if (expected[t] == exported[t]) continue;
-      throw_invalid(ErrorKind::kMismatch, expected[t].name,
-                    expected[t].name == exported[t].name
-                        ? "the trainer holds another shape or dtype than the configuration says"
-                        : "is expected, the trainer has " + exported[t].name);
-    }
+    });
   });
   consensus_.agree(error);
-
-  const auto fingerprints = consensus_.exchange(as_view(plan_->manifest.fingerprint), error);
-  attempt(error, [&] {
-    for (std::size_t r = 1; r < fingerprints.size(); ++r) {
-      if (fingerprints[r] == fingerprints[0]) continue;
-      ErrorRecord record;
-      record.kind = ErrorKind::kMismatch;
-      record.rank = static_cast<int>(r);
-      record.subject = "manifest";
-      record.detail = "this rank plans another model than rank 0";
-      throw InvalidInput(record);
-    }
-  });
-  if (error) error->phase = consensus_.phase_name();
-  return error;
 }
 
 wire::TopologyReport IpcWeightSync::describe_target() {
@@ -261,8 +293,9 @@ wire::TopologyReport IpcWeightSync::describe_target() {
   return report;
 }
 
-wire::TopologyReport IpcWeightSync::discover_topology(std::optional<ErrorRecord> error) {
+wire::TopologyReport IpcWeightSync::discover_topology() {
   consensus_.enter("topology-discovery", 0);
+  std::optional<ErrorRecord> error;
   ByteBuffer bytes;
   if (rank_ == 0) attempt(error, [&] { wire::encode(describe_target(), bytes); });
   consensus_.broadcast(bytes, error);
@@ -310,9 +343,9 @@ void IpcWeightSync::preflight(const wire::TopologyReport& topology) {
   const auto gathered = consensus_.exchange(own, error);
   attempt(error, [&] {
     std::vector<wire::PreflightReport> reports;
-    for (const ByteBuffer& bytes : gathered) {
+    transfer::for_each_rank(gathered, [&](std::size_t, ByteView bytes) {
       reports.push_back(wire::decode_preflight_report(bytes));
-    }
+    });
     check_preflight(reports, topology, limits);
   });
   consensus_.agree(error);
@@ -334,35 +367,42 @@ void IpcWeightSync::probe_ipc(const wire::TopologyReport& topology) {
     }
     const device::Stream stream = device::create_stream(device_);
     device_.upload(stream.id(), region.id(), 0, word);
-    device_.synchronize(stream.id(), consensus_.begin_wait());
+    device_.synchronize(stream.id(), consensus_.begin_own_wait());
     wire::HandleMap handle;
     handle.entries.emplace_back(device_.uuid(), device_.export_region(region.id()));
     exported = device::Export(device_, region.id());
     wire::encode(handle, own);
   });
 
-  // From here on a worker may have the probe open. It has closed it again when rank 0's command is
-  // agreed on; if that agreement never comes, these few bytes stay until the process ends.
   const auto keep = [&] {
+    if (!exported) return;
     exported.leak();
     region.leak();
     world_.log.record({.level = LogLevel::kWarning,
                        .event = LogEvent::kExportLeaked,
                        .a = static_cast<std::int64_t>(kProbeBytes)});
   };
+  bool sent = false;
   try {
     wire::ProbeIpcRequest request;
     const auto gathered = consensus_.exchange(own, error);
     attempt(error, [&] {
       std::vector<wire::HandleMap> handles;
-      for (const ByteBuffer& bytes : gathered) handles.push_back(wire::decode_handle_map(bytes));
+      transfer::for_each_rank(gathered, [&](std::size_t, ByteView bytes) {
+        handles.push_back(wire::decode_handle_map(bytes));
+      });
       request.handles = transfer::merge_handles(topology.device_uuids, std::move(handles));
       for (int r = 0; r < group_->size(); ++r) request.words.push_back(probe_word(r));
     });
     consensus_.agree(error);
+    sent = true;
     rank_zero_step("topology-ipc-probe", [&] { target_.probe_ipc(request); });
   } catch (const Error& e) {
-    if (e.kind() == ErrorKind::kPeerLost) keep();
+    // A worker may have the probe open from the command on until it answered or is dead. If the
+    // group broke, this rank knows of neither: the few bytes stay until the process ends.
+    const bool lost = e.kind() == ErrorKind::kPeerLost;
+    const bool answered = e.kind() == ErrorKind::kRemote || e.kind() == ErrorKind::kIpc;
+    if (lost || (sent && !answered && !workers_gone())) keep();
     throw;
   }
 }
@@ -419,7 +459,8 @@ void IpcWeightSync::plan_chunks() {
 
 PublicationResult IpcWeightSync::publish() {
   last_agreement_ = false;
-  const wire::TopologyReport topology = discover_topology(check_schema());
+  check_schema();
+  const wire::TopologyReport topology = discover_topology();
   preflight(topology);
   const wire::StartRequest start = prepare_publication(topology);
   apply(PublicationEvent::kInit);
@@ -504,7 +545,9 @@ void IpcWeightSync::fail(const ErrorRecord& cause) {
   if (rank_ == 0) target_.poison(to_text(record));
   // A worker may still read this actor's buffer until it is dead; only then is the memory given
   // back.
-  if (sender_ && workers_gone()) sender_->release(consensus_.begin_wait());
+  if (sender_ && (!sender_->holds_buffer() || workers_gone())) {
+    sender_->release(consensus_.begin_wait());
+  }
   sender_.reset();
   workers_.clear();
   throw RuntimeBroken(record);

@@ -79,10 +79,10 @@ class IpcWeightSync {
   struct Plan;  // what depends on the model and the options alone; made once
 
   const Plan& plan();
-  // Returns what this rank made of its peers' plans, to be reported at the next gate.
-  std::optional<ErrorRecord> check_schema();
+  void check_source();
+  void check_schema();
   wire::TopologyReport describe_target();
-  wire::TopologyReport discover_topology(std::optional<ErrorRecord> error);
+  wire::TopologyReport discover_topology();
   void preflight(const wire::TopologyReport& topology);
   void probe_ipc(const wire::TopologyReport& topology);
   wire::StartRequest prepare_publication(const wire::TopologyReport& topology);

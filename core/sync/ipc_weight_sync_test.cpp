@@ -56,6 +56,9 @@ class ScriptedTarget final : public PublicationTarget {
          (policy.preserve_next ? " preserving" : ""));
   }
   void probe_ipc(const wire::ProbeIpcRequest&) override {
+    if (failing == "silent probe") {
+      throw_broken(ErrorKind::kTimeout, "probe_ipc", "injected by the test");
+    }
     if (failing == "probe") {
       throw_nothing_happened(ErrorKind::kRemote, "probe_ipc", "injected by the test");
     }
@@ -411,6 +414,31 @@ TEST_F(IpcWeightSyncTest, AfterAFailureTheBufferIsKeptUntilTheWorkersAreDead) {
   EXPECT_NE(actor_->world.log.find(LogEvent::kExportLeaked), nullptr);
 }
 
+TEST_F(IpcWeightSyncTest, AProbeThatNobodyAnsweredIsKeptWhileAWorkerLives) {
+  sync().setup();
+  target().failing = "silent probe";
+  EXPECT_EQ(sync_failure().kind, ErrorKind::kTimeout);
+  EXPECT_EQ(memory_.live_exports(), 1u);
+  EXPECT_NE(actor_->world.log.find(LogEvent::kExportLeaked), nullptr);
+}
+
+TEST_F(IpcWeightSyncTest, AProbeThatAWorkerRefusedIsFreed) {
+  sync().setup();
+  target().failing = "probe";
+  EXPECT_EQ(sync_failure().kind, ErrorKind::kRemote);
+  EXPECT_EQ(memory_.live_exports(), 0u);
+  EXPECT_EQ(actor_->world.log.find(LogEvent::kExportLeaked), nullptr);
+}
+
+TEST_F(IpcWeightSyncTest, ASourceThatNamesNoGroupOfCollectivesIsRefused) {
+  sync().setup();
+  actor_->source.groups = 0;
+  const ErrorRecord record = sync_failure();
+  EXPECT_EQ(record.kind, ErrorKind::kInvalidState);
+  EXPECT_EQ(record.subject, "source");
+  expect_poisoned();
+}
+
 TEST_F(IpcWeightSyncTest, AfterAFailureTheBufferOfDeadWorkersIsFreed) {
   sync().setup();
   target().edit_result = [&](wire::CommitResult&) {
@@ -602,6 +630,28 @@ TEST_F(TwoActors, AnotherModelOnOneRankIsFoundByTheSchemaConsensus) {
     EXPECT_EQ(outcome.error->subject, "manifest");
     EXPECT_EQ(outcome.error->phase, "expected-schema");
     EXPECT_EQ(outcome.state, PublicationState::kIdle);
+  }
+}
+
+TEST_F(TwoActors, AnOptionThatMustBeEqualIsNamedTogetherWithTheRank) {
+  const std::pair<const char*, Edit> cases[] = {
+      {"bucket_bytes", [](Actor& actor) { actor.options.bucket_bytes += 64; }},
+      {"content_digest", [](Actor& actor) { actor.options.content_digest = true; }},
+      {"layout", [](Actor& actor) { actor.options.layout = wire::Layout::kCompact; }},
+      {"flush_cache", [](Actor& actor) { actor.options.flush_cache = false; }},
+      {"control_timeout", [](Actor& actor) { actor.options.control_timeout += seconds(1); }}};
+  for (const auto& [name, edit] : cases) {
+    const auto outcomes = publish([edit = edit](Actor& actor) {
+      if (actor.rank == 1) edit(actor);
+    });
+    for (const Outcome& outcome : outcomes) {
+      ASSERT_TRUE(outcome.error.has_value()) << name;
+      EXPECT_EQ(outcome.error->kind, ErrorKind::kMismatch);
+      EXPECT_EQ(outcome.error->rank, 1);
+      EXPECT_EQ(outcome.error->subject, name);
+      EXPECT_EQ(outcome.error->phase, "expected-schema");
+      EXPECT_EQ(outcome.state, PublicationState::kIdle);
+    }
   }
 }
 

@@ -14,6 +14,8 @@
 
 namespace tpsync::sync {
 
+// bucket_bytes, flush_cache, control_timeout, content_digest and layout must be the same on every
+// rank: sync refuses others, by name, before the runtime is touched.
 struct SyncOptions {
   std::uint64_t bucket_bytes = 2048 * kMiB;  // of one chunk; the packed buffer's size
   bool flush_cache = true;

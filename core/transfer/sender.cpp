@@ -120,7 +120,9 @@ void Sender::open(std::span<const std::string> device_uuids) {
   const auto gathered = gates_.exchange(own, error);
   attempt(error, [&] {
     std::vector<wire::HandleMap> handles;
-    for (const ByteBuffer& bytes : gathered) handles.push_back(wire::decode_handle_map(bytes));
+    for_each_rank(gathered, [&](std::size_t, ByteView bytes) {
+      handles.push_back(wire::decode_handle_map(bytes));
+    });
     handles_ = merge_handles(device_uuids, std::move(handles));
   });
   gates_.agree(error);
@@ -135,13 +137,20 @@ void Sender::send() {
 std::optional<ErrorRecord> Sender::prepare(std::uint64_t chunk, std::uint64_t group) {
   try {
     pass_->prepare(chunk, group);
-    if (group + 1 == pass_->group_count(chunk)) check_emitted(chunks_[chunk]);
+    if (group + 1 == group_count(chunk)) check_emitted(chunks_[chunk]);
     return std::nullopt;
   } catch (const std::exception& e) {
     ErrorRecord error = record_of(e);
     error.phase = "native-materialize-" + std::to_string(chunk);
     return error;
   }
+}
+
+std::uint64_t Sender::group_count(std::uint64_t chunk) {
+  const std::uint64_t groups = pass_->group_count(chunk);
+  if (groups > 0) return groups;
+  throw_invalid(ErrorKind::kInvalidState, "source",
+                "needs at least one group of collectives for a chunk, it names none");
 }
 
 // On entry all ranks agreed that the chunk's first group may begin: at the buffer's allocation, or
@@ -151,7 +160,7 @@ void Sender::send_chunk(std::uint64_t chunk) {
   std::uint64_t groups = 1;  // there is a gate to report at, also where the source cannot say
   std::optional<ErrorRecord> error;
   gates_.enter("native-materialize", index);
-  attempt(error, [&] { groups = pass_->group_count(chunk); });
+  attempt(error, [&] { groups = group_count(chunk); });
   for (std::uint64_t group = 0; group < groups; ++group) {
     attempt(error, [&] { pass_->gather(chunk, group, gates_.begin_wait(), gates_.group()); });
     if (error) gates_.group().raise_alarm();  // peers stop waiting and meet this rank at the gate
@@ -218,15 +227,15 @@ wire::ExpectedDigest Sender::verify_source(const std::string& fingerprint) {
 
 wire::ExpectedDigest Sender::add_sums(std::span<const ByteBuffer> gathered) const {
   std::vector<std::uint64_t> total(expected_.size(), 0);
-  for (std::size_t r = 0; r < gathered.size(); ++r) {
-    const auto sums = wire::decode_sums(gathered[r]);
+  for_each_rank(gathered, [&](std::size_t, ByteView bytes) {
+    const auto sums = wire::decode_sums(bytes);
     if (sums.size() != total.size()) {
       throw_violation(ErrorKind::kMismatch, "digest",
-                      "rank " + std::to_string(r) + " sent " + std::to_string(sums.size()) +
-                          " sums for " + std::to_string(total.size()) + " tensors");
+                      "this rank sent " + std::to_string(sums.size()) + " sums for " +
+                          std::to_string(total.size()) + " tensors");
     }
     for (std::size_t t = 0; t < total.size(); ++t) total[t] += sums[t];
-  }
+  });
   return expected_digest(expected_, total);
 }
 

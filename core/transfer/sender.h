@@ -46,6 +46,20 @@ class Gates {
   virtual collective::ControlGroup& group() = 0;
 };
 
+// Reads what each rank gave. An error that names no rank is that of the rank whose part was read.
+template <typename Read>
+void for_each_rank(std::span<const ByteBuffer> parts, Read&& read) {
+  for (std::size_t r = 0; r < parts.size(); ++r) {
+    try {
+      read(r, ByteView(parts[r]));
+    } catch (const Error& error) {
+      ErrorRecord record = error.record();
+      if (record.rank < 0) record.rank = static_cast<int>(r);
+      throw_record(record);
+    }
+  }
+}
+
 // Rank 0's way to the runtime: one update command. Throws any Error.
 class UpdateSink {
  public:
@@ -99,10 +113,13 @@ class Sender {
   // longer touches it, and keeps the buffer if the deadline passes or the source throws. Throws no
   // std::exception.
   void release(Deadline deadline);
+  // A worker may have this rank's buffer open.
+  bool holds_buffer() const { return static_cast<bool>(buffer_); }
 
  private:
   std::optional<ErrorRecord> prepare(std::uint64_t chunk, std::uint64_t group);
   void send_chunk(std::uint64_t chunk);
+  std::uint64_t group_count(std::uint64_t chunk);
   void check_emitted(const Chunk& chunk);
   wire::ExpectedDigest add_sums(std::span<const ByteBuffer> gathered) const;
 

@@ -33,8 +33,8 @@ class WeightPass {
  public:
   virtual ~WeightPass() = default;
 
-  // How many groups of collectives the chunk needs; the same on every rank, normally one, never one
-  // per tensor.
+  // How many groups of collectives the chunk needs; the same on every rank, at least one, normally
+  // one, never one per tensor.
   virtual std::uint64_t group_count(std::uint64_t chunk) = 0;
 
   // What can fail locally before the group, without touching the buffer: finds and checks what the

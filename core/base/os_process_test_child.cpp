@@ -68,6 +68,25 @@ void leave_a_grandchild(Channel& channel, bool stubborn) {
   }
 }
 
+// A child of this program that hangs, and has said that it does.
+struct Hanging {
+  Hanging(OsProcessLauncher& launcher, OsChannelFactory& channels, const char* program,
+          bool own_group) {
+    auto [mine, its] = channels.make_pair();
+    channel = std::move(mine);
+    SpawnRequest request;
+    request.program = program;
+    request.arguments = {"hang"};
+    request.channel = std::move(its);
+    request.own_group = own_group;
+    process = launcher.spawn(std::move(request));
+    std::byte ready{};
+    channel->read_some({&ready, 1}, Deadline::never());
+  }
+  std::unique_ptr<Channel> channel;
+  std::unique_ptr<Process> process;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -104,30 +123,15 @@ int main(int argc, char** argv) {
     pause_for_ever();
   } else if (behaviour == "leader-with-member") {
     OsProcessLauncher launcher;
-    auto [mine, its] = channels.make_pair();
-    SpawnRequest request;
-    request.program = argv[0];
-    request.arguments = {"hang"};
-    request.channel = std::move(its);
-    request.own_group = false;
-    const std::unique_ptr<Process> member = launcher.spawn(std::move(request));
-    std::byte ready{};
-    mine->read_some({&ready, 1}, Deadline::never());
-    const auto pid = static_cast<pid_t>(member->pid());
+    const Hanging member(launcher, channels, argv[0], false);
+    const auto pid = static_cast<pid_t>(member.process->pid());
     write_all(*channel, std::to_string(pid) + " " + std::to_string(getpgid(pid)) + " " +
                             std::to_string(getsid(pid)) + "\n");
     pause_for_ever();
   } else if (behaviour == "parent-of-hanging") {
     OsProcessLauncher launcher;
-    auto [mine, its] = channels.make_pair();
-    SpawnRequest request;
-    request.program = argv[0];
-    request.arguments = {"hang"};
-    request.channel = std::move(its);
-    const std::unique_ptr<Process> child = launcher.spawn(std::move(request));
-    std::byte ready{};
-    mine->read_some({&ready, 1}, Deadline::never());
-    write_all(*channel, std::to_string(child->pid()) + "\n");
+    const Hanging child(launcher, channels, argv[0], true);
+    write_all(*channel, std::to_string(child.process->pid()) + "\n");
     pause_for_ever();
   } else if (behaviour == "return-descriptor") {
     const std::vector<int> got = channel->receive_descriptors(1, Deadline::never());

@@ -80,6 +80,7 @@ Pipe& SimChannel::incoming() { return system_.links_[link_]->pipes[side_]; }
 Pipe& SimChannel::outgoing() { return system_.links_[link_]->pipes[1 - side_]; }
 
 std::size_t SimChannel::raw_read(MutableByteView into, Deadline deadline) {
+  const HarnessAccess harness;
   SimProcess& process = *owner_;
   SimWorld& world = system_.world_;
   TPSYNC_ASSERT(!into.empty());
@@ -139,6 +140,7 @@ std::size_t SimChannel::raw_read(MutableByteView into, Deadline deadline) {
 }
 
 std::size_t SimChannel::raw_write(ByteView from, Deadline deadline) {
+  const HarnessAccess harness;
   SimProcess& process = *owner_;
   SimWorld& world = system_.world_;
   const SimConfig& config = world.config();
@@ -186,6 +188,7 @@ std::size_t SimChannel::raw_write(ByteView from, Deadline deadline) {
 }
 
 void SimChannel::raw_send(std::span<const int> descriptors, Deadline) {
+  const HarnessAccess harness;
   SimProcess& process = *owner_;
   SimWorld& world = system_.world_;
   const std::size_t op = process.begin(Op::kChannelSendDescriptors, id(), descriptors.size());
@@ -213,6 +216,7 @@ void SimChannel::raw_send(std::span<const int> descriptors, Deadline) {
 }
 
 std::vector<int> SimChannel::raw_receive(std::size_t count, Deadline deadline) {
+  const HarnessAccess harness;
   SimProcess& process = *owner_;
   SimWorld& world = system_.world_;
   const std::size_t op = process.begin(Op::kChannelReceiveDescriptors, id(), count);
@@ -253,6 +257,7 @@ std::vector<int> SimChannel::raw_receive(std::size_t count, Deadline deadline) {
 }
 
 void SimChannel::raw_close() noexcept {
+  const HarnessAccess harness;
   ChannelSystem::Link& link = *system_.links_[link_];
   if (link.closed[side_]) {
     if (link.ends[side_] == this) link.ends[side_] = nullptr;
@@ -272,6 +277,7 @@ ChannelSystem::~ChannelSystem() {
 
 std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> ChannelSystem::make_pair(
     SimProcess& owner) {
+  const HarnessAccess harness;
   const std::size_t op = owner.begin(Op::kChannelPair);
   const std::size_t index = links_.size();
   Link& link = *links_.emplace_back(std::make_unique<Link>());
@@ -295,6 +301,7 @@ std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> ChannelSystem::mak
 
 std::size_t ChannelSystem::wait_readable(SimProcess& process, std::span<Channel* const> channels,
                                          Deadline deadline) {
+  const HarnessAccess harness;
   const std::size_t op = process.begin(Op::kChannelWaitReadable, channels.size(), channels.size());
   using Readiness = ReadinessOverride::Readiness;
   for (;;) {

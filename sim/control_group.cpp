@@ -250,6 +250,7 @@ void SimControlGroup::complete(std::size_t op, std::uint64_t received_hash) {
 
 void SimControlGroup::all_gather_word(std::uint64_t word, std::span<std::uint64_t> words,
                                       Deadline deadline) {
+  const HarnessAccess harness;
   TPSYNC_ASSERT(words.size() == hub_->members.size());
   const std::size_t op = self().process->begin(Op::kControlWord, hub_->id, self().sequence, word);
   const ControlHub::Round& round = exchange(op, Call::kWord, 0, word, {}, deadline);
@@ -258,6 +259,7 @@ void SimControlGroup::all_gather_word(std::uint64_t word, std::span<std::uint64_
 }
 
 std::vector<ByteBuffer> SimControlGroup::all_gather(ByteView bytes, Deadline deadline) {
+  const HarnessAccess harness;
   const std::size_t op = self().process->begin(Op::kControlGather, hub_->id, self().sequence,
                                                XXH3_64bits(bytes.data(), bytes.size()));
   const ControlHub::Round& round = exchange(op, Call::kGather, 0, 0, bytes, deadline);
@@ -269,6 +271,7 @@ std::vector<ByteBuffer> SimControlGroup::all_gather(ByteView bytes, Deadline dea
 }
 
 void SimControlGroup::broadcast(ByteBuffer& bytes, int root, Deadline deadline) {
+  const HarnessAccess harness;
   TPSYNC_ASSERT(root >= 0 && root < size());
   const bool sends = root == rank_;
   const std::size_t op = self().process->begin(Op::kControlBroadcast, hub_->id, self().sequence,
@@ -280,6 +283,7 @@ void SimControlGroup::broadcast(ByteBuffer& bytes, int root, Deadline deadline) 
 }
 
 std::optional<int> SimControlGroup::lost_peer() {
+  const HarnessAccess harness;
   const std::size_t op = self().process->begin(Op::kControlLostPeer, hub_->id);
   int lost = self().broken ? self().lost : -1;
   if (lost < 0) lost = known_lost(~std::uint64_t{0});
@@ -291,6 +295,7 @@ std::optional<int> SimControlGroup::lost_peer() {
 }
 
 void SimControlGroup::raise_alarm() noexcept {
+  const HarnessAccess harness;
   const auto op = self().process->begin_quiet(Op::kControlRaiseAlarm, hub_->id);
   if (!op) return;
   ControlHub& hub = *hub_;
@@ -313,6 +318,7 @@ void SimControlGroup::raise_alarm() noexcept {
 }
 
 std::optional<int> SimControlGroup::alarm() {
+  const HarnessAccess harness;
   const std::size_t op = self().process->begin(Op::kControlAlarm, hub_->id);
   const std::int64_t now = hub_->world->now();
   std::optional<int> found;
@@ -328,6 +334,7 @@ std::optional<int> SimControlGroup::alarm() {
 }
 
 void SimControlGroup::leave() noexcept {
+  const HarnessAccess harness;
   if (left_ || hub_->world == nullptr) return;
   const auto op = self().process->begin_quiet(Op::kControlLeave, hub_->id);
   if (!op) return;
@@ -340,6 +347,7 @@ void SimControlGroup::leave() noexcept {
 
 std::vector<std::unique_ptr<collective::ControlGroup>> GroupSystem::make_control(
     std::span<SimProcess* const> members) {
+  const HarnessAccess harness;
   TPSYNC_ASSERT(!members.empty() && members.size() <= kMaxRanks);
   const std::uint64_t id = ++made_;
   auto hub = std::make_shared<ControlHub>(world_, id, members);

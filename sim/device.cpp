@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 
+#include "sim/sanitizers.h"
 #include "sim/stream.h"
 
 #define XXH_INLINE_ALL
@@ -43,6 +44,7 @@ std::string SimDevice::uuid() {
 bool SimDevice::phantom() const { return process_.sim().config().phantom; }
 
 device::MemoryInfo SimDevice::memory() {
+  const HarnessAccess harness;
   const std::size_t op = process_.begin(Op::kDeviceMemory);
   const std::uint64_t free = system_.free_bytes(process_.device_index());
   const std::uint64_t total = process_.sim().config().devices[process_.device_index()].budget_bytes;
@@ -70,6 +72,7 @@ device::RegionId SimDevice::add(Memory& memory, bool imported) {
 }
 
 device::RegionId SimDevice::allocate(const device::AllocationRequest& request) {
+  const HarnessAccess harness;
   const std::size_t op = process_.begin(Op::kDeviceAllocate, 0, request.bytes,
                                         static_cast<std::uint64_t>(request.kind));
   Memory* memory = system_.allocate(process_, process_.device_index(), request);
@@ -90,6 +93,7 @@ void SimDevice::check_pending(const Memory& memory, std::string_view name) {
 }
 
 void SimDevice::free(device::RegionId region) noexcept {
+  const HarnessAccess harness;
   const auto op = process_.begin_quiet(Op::kDeviceFree, 0, 0, static_cast<std::uint64_t>(region));
   if (!op) return;
   Entry* entry = find(region);
@@ -111,6 +115,7 @@ void SimDevice::free(device::RegionId region) noexcept {
 }
 
 ByteBuffer SimDevice::export_region(device::RegionId region) {
+  const HarnessAccess harness;
   const std::size_t op =
       process_.begin(Op::kDeviceExport, 0, 0, static_cast<std::uint64_t>(region));
   Entry* entry = find(region);
@@ -132,6 +137,7 @@ ByteBuffer SimDevice::export_region(device::RegionId region) {
 }
 
 void SimDevice::revoke_export(device::RegionId region) noexcept {
+  const HarnessAccess harness;
   const auto op = process_.begin_quiet(Op::kDeviceRevoke, 0, 0, static_cast<std::uint64_t>(region));
   if (!op) return;
   Entry* entry = find(region);
@@ -148,6 +154,7 @@ void SimDevice::revoke_export(device::RegionId region) noexcept {
 }
 
 device::ImportedRegion SimDevice::import_region(ByteView bytes) {
+  const HarnessAccess harness;
   const std::size_t op =
       process_.begin(Op::kDeviceImport, 0, bytes.size(), XXH3_64bits(bytes.data(), bytes.size()));
   Handle handle;
@@ -175,6 +182,7 @@ device::ImportedRegion SimDevice::import_region(ByteView bytes) {
 }
 
 void SimDevice::close_import(device::RegionId region) noexcept {
+  const HarnessAccess harness;
   const auto op =
       process_.begin_quiet(Op::kDeviceCloseImport, 0, 0, static_cast<std::uint64_t>(region));
   if (!op) return;
@@ -199,6 +207,7 @@ void SimDevice::close_import(device::RegionId region) noexcept {
 }
 
 void SimDevice::sleep(std::string_view tag, bool keep) {
+  const HarnessAccess harness;
   const std::size_t op = process_.begin(Op::kDeviceSleep, 0, 0, keep ? 1 : 0);
   process_.event(op).text = process_.sim().trace().texts.intern(tag);
   for (const Entry& entry : regions_) {
@@ -212,6 +221,7 @@ void SimDevice::sleep(std::string_view tag, bool keep) {
 }
 
 void SimDevice::wake(std::string_view tag) {
+  const HarnessAccess harness;
   const std::size_t op = process_.begin(Op::kDeviceWake);
   process_.event(op).text = process_.sim().trace().texts.intern(tag);
   std::uint64_t needed = 0;
@@ -231,6 +241,7 @@ void SimDevice::wake(std::string_view tag) {
 }
 
 device::StreamId SimDevice::create_stream() {
+  const HarnessAccess harness;
   const std::size_t op = process_.begin(Op::kDeviceCreateStream);
   const auto number = static_cast<std::uint32_t>(streams_.size() + 1);
   streams_.push_back(std::make_unique<Stream>(*this, number));
@@ -241,6 +252,7 @@ device::StreamId SimDevice::create_stream() {
 }
 
 void SimDevice::destroy_stream(device::StreamId id) noexcept {
+  const HarnessAccess harness;
   const auto op = process_.begin_quiet(Op::kDeviceDestroyStream, static_cast<std::uint64_t>(id));
   if (!op) return;
   Stream& stream = stream_of(id);
@@ -292,6 +304,7 @@ void add_hash(std::uint64_t& hash, Values... values) {
 
 std::unique_ptr<device::Prepared> SimDevice::prepare_copies(
     std::span<const device::TileCopy> copies) {
+  const HarnessAccess harness;
   const std::size_t op = process_.begin(Op::kDevicePrepare, 0, copies.size(), 1);
   auto data = std::make_shared<BatchData>();
   data->copies.assign(copies.begin(), copies.end());
@@ -312,6 +325,7 @@ std::unique_ptr<device::Prepared> SimDevice::prepare_copies(
 
 std::unique_ptr<device::Prepared> SimDevice::prepare_packs(
     std::span<const device::PackPiece> pieces) {
+  const HarnessAccess harness;
   const std::size_t op = process_.begin(Op::kDevicePrepare, 0, pieces.size(), 2);
   auto data = std::make_shared<BatchData>();
   data->packs.assign(pieces.begin(), pieces.end());
@@ -331,6 +345,7 @@ std::unique_ptr<device::Prepared> SimDevice::prepare_packs(
 
 std::unique_ptr<device::Prepared> SimDevice::prepare_digests(
     std::span<const device::DigestItem> items) {
+  const HarnessAccess harness;
   const std::size_t op = process_.begin(Op::kDevicePrepare, 0, items.size(), 3);
   auto data = std::make_shared<BatchData>();
   data->digests.assign(items.begin(), items.end());
@@ -368,6 +383,7 @@ void SimDevice::enqueue(device::StreamId id, std::unique_ptr<StreamOperation> op
 void SimDevice::launch_batch(device::StreamId id, const device::Prepared& prepared,
                              std::span<const device::RegionId> bindings,
                              std::span<std::uint64_t> sums) {
+  const HarnessAccess harness;
   const auto& data = static_cast<const Batch&>(prepared).data;
   const bool digests = !data->digests.empty();
   TPSYNC_ASSERT(!digests || sums.size() == data->items());
@@ -478,16 +494,19 @@ void SimDevice::host_copy(Op kind, device::StreamId id, device::RegionId region,
 
 void SimDevice::fill(device::StreamId stream, device::RegionId region, std::uint64_t offset,
                      std::uint64_t bytes, std::byte value) {
+  const HarnessAccess harness;
   host_copy(Op::kDeviceFill, stream, region, offset, bytes, nullptr, nullptr, value);
 }
 
 void SimDevice::upload(device::StreamId stream, device::RegionId region, std::uint64_t offset,
                        ByteView from) {
+  const HarnessAccess harness;
   host_copy(Op::kDeviceUpload, stream, region, offset, from.size(), from.data(), nullptr, {});
 }
 
 void SimDevice::download(device::StreamId stream, device::RegionId region, std::uint64_t offset,
                          MutableByteView into) {
+  const HarnessAccess harness;
   host_copy(Op::kDeviceDownload, stream, region, offset, into.size(), nullptr, into.data(), {});
 }
 
@@ -508,6 +527,7 @@ bool SimDevice::drain(Stream& stream, Deadline deadline) {
 }
 
 void SimDevice::synchronize(device::StreamId id, Deadline deadline) {
+  const HarnessAccess harness;
   const std::size_t op = process_.begin(Op::kDeviceSynchronize, static_cast<std::uint64_t>(id));
   Stream& stream = stream_of(id);
   if (!drain(stream, deadline))
@@ -572,6 +592,7 @@ std::uint64_t SimDevice::region_key(device::RegionId region) const {
 }
 
 void SimDevice::poke(device::RegionId region, std::uint64_t offset, ByteView bytes) {
+  const HarnessAccess harness;
   const Entry* entry = find(region);
   TPSYNC_ASSERT(entry != nullptr && offset + bytes.size() <= entry->memory->data.size());
   std::copy(bytes.begin(), bytes.end(),
@@ -579,6 +600,7 @@ void SimDevice::poke(device::RegionId region, std::uint64_t offset, ByteView byt
 }
 
 void SimDevice::peek(device::RegionId region, std::uint64_t offset, MutableByteView into) const {
+  const HarnessAccess harness;
   const Entry* entry = find(region);
   TPSYNC_ASSERT(entry != nullptr && offset + into.size() <= entry->memory->bytes);
   if (phantom())
@@ -595,17 +617,22 @@ ByteView SimDevice::view(device::RegionId region) const {
 }
 
 void SimDevice::stamp(device::RegionId region, const Extent& extent) {
+  const HarnessAccess harness;
   const Entry* entry = find(region);
   TPSYNC_ASSERT(entry != nullptr && extent.end() <= entry->memory->bytes);
   entry->memory->extents.write(extent);
 }
 
 std::vector<Extent> SimDevice::query(device::RegionId region, const Rect& rect) const {
+  const HarnessAccess harness;
   const Entry* entry = find(region);
   TPSYNC_ASSERT(entry != nullptr);
   return entry->memory->extents.read(rect);
 }
 
-void SimDevice::fail_stream(device::StreamId stream) { stream_of(stream).failed = true; }
+void SimDevice::fail_stream(device::StreamId stream) {
+  const HarnessAccess harness;
+  stream_of(stream).failed = true;
+}
 
 }  // namespace tpsync::sim

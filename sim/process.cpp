@@ -22,6 +22,7 @@ std::uint32_t SimProcess::occurrences(Op op) const {
 }
 
 void SimProcess::set_phase(std::string_view name, std::int32_t number) {
+  const HarnessAccess harness;
   phase_text_ = world_.trace().texts.intern(name);
   chunk_ = number;
   for (std::size_t i = 0; i < phases_.size(); ++i) {
@@ -37,6 +38,7 @@ void SimProcess::set_phase(std::string_view name, std::int32_t number) {
 }
 
 int SimProcess::open_descriptor(std::uint64_t object) {
+  const HarnessAccess harness;
   const int number = next_descriptor_++;
   descriptors_.push_back({number, object});
   world_.record_for(this, EventKind::kDescriptorGot, static_cast<std::uint64_t>(number), object);
@@ -44,6 +46,7 @@ int SimProcess::open_descriptor(std::uint64_t object) {
 }
 
 void SimProcess::close_descriptor(int descriptor) noexcept {
+  const HarnessAccess harness;
   if (dead_) return;
   const auto found =
       std::find_if(descriptors_.begin(), descriptors_.end(),

@@ -20,23 +20,27 @@ inline void sanitizer_release(void* address) {
   if (__tsan_release != nullptr) __tsan_release(address);
 }
 
-// Memory accesses of the simulated hardware: its order is checked by vector clocks instead.
-class HardwareAccess {
+// Memory accesses of the harness: of the simulated kernel and hardware, and of whoever looks across
+// processes. What a simulated process calls of sim/ starts with one. The harness's own state is
+// shared by all processes and needs no order, since one thread runs them all; the order of what it
+// moves for them is checked by vector clocks. Without it the sanitizer would see what the simulator
+// does through allocation, memmove and templates that were compiled elsewhere.
+class HarnessAccess {
  public:
-  HardwareAccess() {
+  HarnessAccess() {
     if (AnnotateIgnoreReadsBegin != nullptr) {
       AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
       AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
     }
   }
-  ~HardwareAccess() {
+  ~HarnessAccess() {
     if (AnnotateIgnoreReadsBegin != nullptr) {
       AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
       AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
     }
   }
-  HardwareAccess(const HardwareAccess&) = delete;
-  HardwareAccess& operator=(const HardwareAccess&) = delete;
+  HarnessAccess(const HarnessAccess&) = delete;
+  HarnessAccess& operator=(const HarnessAccess&) = delete;
 };
 
 }  // namespace tpsync::sim

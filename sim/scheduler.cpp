@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "sim/sanitizers.h"
 #include "tpsync/base/errors.h"
 
 namespace tpsync::sim {
@@ -103,6 +104,7 @@ Fiber& Scheduler::make_fiber(SimProcess& process, std::uint32_t process_index, s
 
 void Scheduler::fiber_main(void* argument) {
   Fiber& fiber = *static_cast<Fiber*>(argument);
+  sanitizer_acquire(&fiber.scheduler->root_);
   fiber.body();
   fiber.body = nullptr;
   fiber.scheduler->finish_current();
@@ -113,10 +115,15 @@ void Scheduler::finish_current() {
   fiber.state = Fiber::State::kEnded;
   fiber.context.finished = true;
   --live_fibers_;
-  wake(fiber.ended);
-  Fiber* next = fiber.return_to != nullptr ? fiber.return_to : pick();
+  Fiber* next = fiber.return_to;
+  {
+    const HarnessAccess harness;
+    wake(fiber.ended);
+    if (next == nullptr) next = pick();
+  }
   current_ = next;
   next->state = Fiber::State::kRunning;
+  sanitizer_release(this);
   switcher_.switch_to(fiber.context, next->context);
   std::abort();
 }
@@ -131,6 +138,7 @@ StopReason Scheduler::run() {
   stopping_ = false;
   running_ = true;
   reason_ = StopReason::kNobodyLeft;
+  sanitizer_release(&root_);  // what was built before the run is known to every fiber
   Fiber* next = pick();
   if (next != &root_) switch_to(*next);
   running_ = false;
@@ -149,6 +157,9 @@ void Scheduler::switch_to(Fiber& next) {
   current_ = &next;
   next.state = Fiber::State::kRunning;
   switcher_.switch_to(from.context, next.context);
+  // Whoever made the world goes on after the fibers that have ended: it reads what they left, frees
+  // it, and hands their stacks to the next world.
+  if (&from == &root_) sanitizer_acquire(this);
 }
 
 void Scheduler::yield() {

@@ -19,6 +19,7 @@ class SimProcessHandle final : public Process {
   std::int64_t pid() const override { return target_.pid(); }
 
   std::optional<ExitStatus> wait(Deadline deadline) noexcept override {
+    const HarnessAccess harness;
     if (status_) return status_;
     SimWorld& world = owner_.sim();
     const auto op = owner_.begin_quiet(Op::kProcessWait, static_cast<std::uint64_t>(pid()));
@@ -64,6 +65,7 @@ class SimProcessHandle final : public Process {
   }
   template <typename Action>
   bool act(Op kind, int number, const Action& action) noexcept {
+    const HarnessAccess harness;
     const auto op = owner_.begin_quiet(kind, static_cast<std::uint64_t>(pid()),
                                        static_cast<std::uint64_t>(number));
     if (!op) return false;
@@ -84,6 +86,7 @@ class SimMutex final : public Mutex {
  public:
   explicit SimMutex(SimProcess& process) : process_(process) {}
   void lock() noexcept override {
+    const HarnessAccess harness;
     const auto op = process_.begin_quiet(Op::kMutexLock);
     while (op && held_ && !process_.dead()) process_.block_quiet(waiters_, Deadline::never());
     if (!op || process_.dead()) return;
@@ -92,6 +95,7 @@ class SimMutex final : public Mutex {
     process_.finish(*op);
   }
   void unlock() noexcept override {
+    const HarnessAccess harness;
     if (process_.dead()) return;
     sanitizer_release(this);
     held_ = false;
@@ -111,6 +115,7 @@ class SimCondition final : public Condition {
  public:
   explicit SimCondition(SimProcess& process) : process_(process) {}
   bool wait(Mutex& mutex, Deadline deadline) noexcept override {
+    const HarnessAccess harness;
     auto& held = static_cast<SimMutex&>(mutex);
     const auto op = process_.begin_quiet(Op::kConditionWait);
     if (!op) return false;
@@ -130,6 +135,7 @@ class SimCondition final : public Condition {
     return notified;
   }
   void notify_all() noexcept override {
+    const HarnessAccess harness;
     const auto op = process_.begin_quiet(Op::kConditionNotify);
     if (!op) return;
     process_.sim().scheduler().wake(waiters_);
@@ -146,6 +152,7 @@ class SimThread final : public Thread {
   explicit SimThread(SimProcess& process) : process_(process) {}
   ~SimThread() override { TPSYNC_ASSERT(joined_ || process_.dead()); }
   void join() override {
+    const HarnessAccess harness;
     const std::size_t op = process_.begin(Op::kThreadJoin, fiber_->thread);
     while (fiber_->state != Fiber::State::kEnded) process_.block(fiber_->ended, Deadline::never());
     sanitizer_acquire(fiber_);
@@ -163,6 +170,7 @@ class SimThread final : public Thread {
 }  // namespace
 
 TimePoint SimClock::now() noexcept {
+  const HarnessAccess harness;
   const auto op = process_.begin_quiet(Op::kClockNow);
   if (!op) return TimePoint{INT64_MAX / 2};
   const std::int64_t now = process_.sim().now();
@@ -171,6 +179,7 @@ TimePoint SimClock::now() noexcept {
 }
 
 void SimClock::sleep_until(TimePoint until) noexcept {
+  const HarnessAccess harness;
   SimWorld& world = process_.sim();
   const auto op = process_.begin_quiet(Op::kClockSleep, static_cast<std::uint64_t>(until.ns));
   if (!op) return;
@@ -189,6 +198,7 @@ std::size_t SimChannelFactory::wait_readable(std::span<Channel* const> channels,
 }
 
 std::unique_ptr<Process> SimLauncher::spawn(SpawnRequest request) {
+  const HarnessAccess harness;
   const std::size_t op = process_.begin(Op::kProcessSpawn);
   SimProcess* child = nullptr;
   try {
@@ -203,6 +213,7 @@ std::unique_ptr<Process> SimLauncher::spawn(SpawnRequest request) {
 }
 
 std::unique_ptr<Process> SimLauncher::attach(std::int64_t pid) {
+  const HarnessAccess harness;
   const std::size_t op = process_.begin(Op::kProcessAttach, static_cast<std::uint64_t>(pid));
   SimProcess* target = process_.sim().by_pid(pid);
   const bool found = target != nullptr && target->alive();
@@ -212,18 +223,21 @@ std::unique_ptr<Process> SimLauncher::attach(std::int64_t pid) {
 }
 
 std::string SimHost::host_name() {
+  const HarnessAccess harness;
   const std::size_t op = process_.begin(Op::kHostQuery, 1);
   process_.finish(op);
   return process_.sim().config().host_name;
 }
 
 std::string SimHost::boot_id() {
+  const HarnessAccess harness;
   const std::size_t op = process_.begin(Op::kHostQuery, 2);
   process_.finish(op);
   return process_.sim().config().boot_id;
 }
 
 std::optional<std::string> SimHost::environment(std::string_view name) {
+  const HarnessAccess harness;
   const std::size_t op = process_.begin(Op::kHostQuery, 3);
   process_.finish(op);
   for (const auto& [key, value] : *variables_)
@@ -232,6 +246,7 @@ std::optional<std::string> SimHost::environment(std::string_view name) {
 }
 
 void SimRandom::fill(MutableByteView into) {
+  const HarnessAccess harness;
   const std::size_t op = process_.begin(Op::kRandomFill, 0, into.size());
   for (std::size_t at = 0; at < into.size(); at += 8) {
     const std::uint64_t word = process_.next_draw(Purpose::kRandomBytes);
@@ -246,6 +261,7 @@ bool SimLog::wants(LogLevel level) const noexcept {
 }
 
 void SimLog::record(const LogRecord& record) noexcept {
+  const HarnessAccess harness;
   SimWorld& world = process_.sim();
   if (process_.dead()) return;
   if (record.event == LogEvent::kPhaseEntered)
@@ -267,6 +283,7 @@ std::unique_ptr<Condition> SimThreads::make_condition() {
 }
 
 std::unique_ptr<Thread> SimThreads::spawn(std::string, std::function<void()> body) {
+  const HarnessAccess harness;
   const std::size_t op = process_.begin(Op::kThreadSpawn);
   auto thread = std::make_unique<SimThread>(process_);
   process_.sim().start_thread(process_, std::move(body), thread->fiber_);

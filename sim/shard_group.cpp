@@ -86,7 +86,7 @@ void ShardHub::on_timer(std::uint64_t argument) {
   const collective::GatherPart& place = target.parts[from];
   const std::uint64_t bytes = std::min(part.bytes, place.bytes);
   if (bytes != 0) {
-    const HardwareAccess hardware;
+    const HarnessAccess harness;
     if (config.phantom)
       target.buffer->extents.copy(Rect{place.offset, bytes, 1, 0}, source.buffer->extents,
                                   Rect{part.offset, bytes, 1, 0});
@@ -109,11 +109,13 @@ void ShardHub::process_ended(SimProcess& process) {
 }
 
 SimShardGroup::~SimShardGroup() {
+  const HarnessAccess harness;
   if (hub_->world != nullptr && !self().process->dead()) drop();
 }
 
 void SimShardGroup::all_gather(device::StreamId stream_id, device::RegionId region,
                                std::span<const collective::GatherPart> parts) {
+  const HarnessAccess harness;
   ShardHub& hub = *hub_;
   SimProcess& process = *self().process;
   SimWorld& world = *hub.world;
@@ -194,6 +196,7 @@ void SimShardGroup::drop() noexcept {
 }
 
 void SimShardGroup::abort() noexcept {
+  const HarnessAccess harness;
   if (hub_->world == nullptr) return;
   const auto op = self().process->begin_quiet(Op::kShardAbort, hub_->id);
   if (!op) return;
@@ -203,6 +206,7 @@ void SimShardGroup::abort() noexcept {
 
 void SimShardGroup::wait(device::StreamId stream_id, Deadline deadline,
                          collective::ControlGroup& watch) {
+  const HarnessAccess harness;
   ShardHub& hub = *hub_;
   SimProcess& process = *self().process;
   SimWorld& world = *hub.world;
@@ -251,6 +255,7 @@ void SimShardGroup::wait(device::StreamId stream_id, Deadline deadline,
 
 std::vector<std::unique_ptr<collective::ShardGroup>> GroupSystem::make_shard(
     std::span<SimProcess* const> members) {
+  const HarnessAccess harness;
   TPSYNC_ASSERT(!members.empty() && members.size() <= kMaxRanks);
   const std::uint64_t id = ++made_;
   auto hub = std::make_shared<ShardHub>(world_, id, members);

@@ -119,7 +119,7 @@ void Stream::land_piece(StreamOperation& operation) {
   const std::size_t piece = operation.landed++;
   const std::uint64_t first = piece == 0 ? 0 : operation.ends[piece - 1];
   const std::uint64_t last = operation.ends[piece];
-  const HardwareAccess hardware;
+  const HarnessAccess harness;
   const std::uint64_t key = operation.kind == StreamOperation::Kind::kBatch
                                 ? land_batch(operation, first, last)
                                 : land_simple(operation, first, last);

@@ -191,6 +191,7 @@ void SimWorld::run_thread(SimProcess& process, const std::function<void()>& body
 }
 
 void SimWorld::start_thread(SimProcess& process, std::function<void()> body, Fiber*& fiber) {
+  const HarnessAccess harness;
   const auto thread = static_cast<std::uint16_t>(process.fibers_.size());
   fiber = &scheduler_.make_fiber(process, process.index_, thread,
                                  [this, &process, run = std::move(body)] {
@@ -218,6 +219,7 @@ void SimWorld::unwind_below(SimProcess& process, std::size_t count) {
 }
 
 void SimWorld::end_process(SimProcess& process, Outcome outcome) {
+  const HarnessAccess harness;
   if (!process.alive()) return;
   process.dead_ = true;
   process.state_ = process.spawned_ && process.parent_ != nullptr && process.parent_->alive()
@@ -274,6 +276,7 @@ void SimWorld::terminate(SimProcess& process) {
 }
 
 void SimWorld::stop(SimProcess& process) {
+  const HarnessAccess harness;
   if (process.state_ != SimProcess::State::kRunning) return;
   process.state_ = SimProcess::State::kStopped;
   record_for(&process, EventKind::kProcessStop);
@@ -281,6 +284,7 @@ void SimWorld::stop(SimProcess& process) {
 }
 
 void SimWorld::resume(SimProcess& process) {
+  const HarnessAccess harness;
   if (process.state_ != SimProcess::State::kStopped) return;
   process.state_ = SimProcess::State::kRunning;
   record_for(&process, EventKind::kProcessResume);
@@ -292,6 +296,7 @@ void SimWorld::resume(SimProcess& process) {
 }
 
 void SimWorld::give_way(SimProcess& process) {
+  const HarnessAccess harness;
   if (!process.dead_ && process.in_own_fiber()) scheduler_.yield();
   if (process.dead_ && process.in_own_fiber()) throw Killed{};
 }
@@ -343,6 +348,7 @@ SimProcess* SimWorld::current_process() const {
 
 void SimWorld::record(std::uint16_t kind, std::uint64_t a, std::uint64_t b, std::uint64_t c,
                       std::string_view text) {
+  const HarnessAccess harness;
   record_for(current_process(), static_cast<EventKind>(kind), a, b, c,
              pools_.trace.texts.intern(text));
 }
@@ -350,6 +356,7 @@ void SimWorld::record(std::uint16_t kind, std::uint64_t a, std::uint64_t b, std:
 void SimWorld::record_for(const SimProcess* process, EventKind kind, std::uint64_t a,
                           std::uint64_t b, std::uint64_t c, std::uint32_t text,
                           std::uint16_t result) {
+  const HarnessAccess harness;
   if (closing_) return;
   Event& event = pools_.trace.events.emplace_back();
   event.time = scheduler_.now();
@@ -369,12 +376,14 @@ void SimWorld::record_for(const SimProcess* process, EventKind kind, std::uint64
 
 void SimWorld::violation(const SimProcess* process, std::string_view name, std::uint64_t a,
                          std::uint64_t b, std::uint64_t c) {
+  const HarnessAccess harness;
   if (closing_) return;
   violations_.emplace_back(name);
   record_for(process, EventKind::kViolation, a, b, c, pools_.trace.texts.intern(name));
 }
 
 void SimWorld::harness_error(std::string detail) {
+  const HarnessAccess harness;
   if (harness_error_.empty()) harness_error_ = std::move(detail);
 }
 

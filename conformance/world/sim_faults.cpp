@@ -6,6 +6,7 @@
 #include <map>
 
 #include "faults/injector.h"
+#include "sim/sanitizers.h"
 #include "tpsync/model/tp_layout.h"
 
 namespace tpsync::conformance {
@@ -190,12 +191,14 @@ void SimFaults::attach(sim::SimWorld&, Recorder& recorder) {
 
 std::function<std::unique_ptr<transfer::WeightSource>(transfer::WeightSource&)>
 SimFaults::source_wrapper(sim::SimProcess& process) {
+  const sim::HarnessAccess harness;
   faults::ProcessFaults* faults = state_ ? state_->find(process) : nullptr;
   if (faults == nullptr) return {};
   return [faults](transfer::WeightSource& source) { return faults->weight_source(source); };
 }
 
 void SimFaults::heal() {
+  const sim::HarnessAccess harness;
   if (!state_ || state_->injector.healed()) return;
   state_->injector.heal();
   state_->recorder->record(judge::Record::kHealed);

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "conformance/world/sim_content.h"
 #include "conformance/world/sim_faults.h"
 #include "conformance/world/test_engine.h"
+#include "sim/sanitizers.h"
 #include "tpsync/device/forwarding_device.h"
 #include "tpsync/runtime/server.h"
 #include "tpsync/runtime/worker.h"
@@ -48,17 +50,28 @@ class SimRecorder final : public Recorder {
   sim::SimWorld& world_;
 };
 
+// Of an argument that this file wrote. Not std::stoll, which writes errno: one for all processes.
+std::int64_t version_in(const std::string& argument) {
+  std::int64_t version = 0;
+  const char* const end = argument.data() + argument.size();
+  TPSYNC_ASSERT(std::from_chars(argument.data(), end, version).ptr == end);
+  return version;
+}
+
 class Roster final : public EngineRoster {
  public:
   void enter(TestEngine& engine, int tp_rank) override {
+    const sim::HarnessAccess harness;
     engines_.emplace_back(tp_rank, &engine);
     std::sort(engines_.begin(), engines_.end(),
               [](const auto& a, const auto& b) { return a.first < b.first; });
   }
   void leave(TestEngine& engine) noexcept override {
+    const sim::HarnessAccess harness;
     std::erase_if(engines_, [&](const auto& entry) { return entry.second == &engine; });
   }
   void record(Recorder& recorder, std::int64_t version) const {
+    const sim::HarnessAccess harness;
     for (const auto& [rank, engine] : engines_) {
       recorder.record(judge::Record::kResident, static_cast<std::uint64_t>(rank),
                       static_cast<std::uint64_t>(engine->lane()),
@@ -79,6 +92,7 @@ class Rendezvous {
       : make_(std::move(make)), joined_(static_cast<std::size_t>(members), 0) {}
 
   std::unique_ptr<Group> join(int rank) {
+    const sim::HarnessAccess harness;
     const std::size_t round = joined_[static_cast<std::size_t>(rank)]++;
     if (round == rounds_.size()) rounds_.push_back(make_());
     return std::move(rounds_[round][static_cast<std::size_t>(rank)]);
@@ -179,7 +193,7 @@ class World {
       options.tp_size = spec_.tp;
       options.version = kTestVersion;
       options.model_type = spec_.config.model_type;
-      options.committed_version = std::stoll(process.arguments()[1]);
+      options.committed_version = version_in(process.arguments()[1]);
       options.control_timeout = spec_.sync.control_timeout;
       options.combine = combine_lanes;
       const std::string version = process.arguments()[1];
@@ -202,7 +216,7 @@ class World {
     program.body = [this](sim::SimProcess& process) {
       SimContent content(process, spec_);
       WorldSpec spec = spec_;
-      spec.base_version = std::stoll(process.arguments()[3]);
+      spec.base_version = version_in(process.arguments()[3]);
       runtime::WorkerOptions options;
       options.tp_rank = process.rank();
       options.tp_size = spec_.tp;

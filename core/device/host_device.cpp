@@ -383,6 +383,10 @@ HostDevice::Region& HostDevice::find(RegionId id) {
   return *found->second;
 }
 
+std::byte* HostDevice::host_pointer(RegionId region, std::uint64_t offset, std::uint64_t bytes) {
+  return at(region, offset, bytes);
+}
+
 std::byte* HostDevice::at(RegionId id, std::uint64_t offset, std::uint64_t bytes) {
   Region& region = find(id);
   TPSYNC_ASSERT(region.block != nullptr);

@@ -103,6 +103,10 @@ class HostDevice final : public Device {
                 MutableByteView into) override;
   void synchronize(StreamId stream, Deadline deadline) override;
 
+  // For groups that move host memory: where [offset, offset + bytes) of a region lies, until the
+  // region is freed or put to sleep. Asserts that it lives, is awake and has these bytes.
+  std::byte* host_pointer(RegionId region, std::uint64_t offset, std::uint64_t bytes);
+
  private:
   struct Region;
   struct Work;

@@ -100,8 +100,7 @@ std::size_t SimChannel::raw_read(MutableByteView into, Deadline deadline) {
     return 0;
   }
   if (pipe.segments[pipe.first].bytes == 0) {
-    process.finish(op, static_cast<std::uint16_t>(ErrorKind::kProtocol));
-    throw_violation(ErrorKind::kProtocol, "channel", "descriptors are next, not bytes");
+    process.refuse(op, "channel", "descriptors are next, not bytes");
   }
   std::size_t limit = into.size();
   const SimConfig& config = world.config();
@@ -230,8 +229,7 @@ std::vector<int> SimChannel::raw_receive(std::size_t count, Deadline deadline) {
         process.fail(op, ErrorKind::kEndOfFile, "channel", "the other end is closed");
       Pipe::Segment& segment = pipe.segments[pipe.first];
       if (segment.bytes != 0) {
-        process.finish(op, static_cast<std::uint16_t>(ErrorKind::kProtocol));
-        throw_violation(ErrorKind::kProtocol, "channel", "bytes are next, not descriptors");
+        process.refuse(op, "channel", "bytes are next, not descriptors");
       }
       process.clock().join(segment.clock);
       hash = mix(hash ^ segment.object);

@@ -171,8 +171,7 @@ ControlHub::Round& SimControlGroup::exchange(std::size_t op, Call call, int root
       round.root = root;
     } else if (round.call != call || round.root != root) {
       world.violation(&process, "lockstep", hub.id, sequence, static_cast<std::uint64_t>(rank_));
-      process.finish(op, static_cast<std::uint16_t>(ErrorKind::kProtocol));
-      throw_violation(ErrorKind::kProtocol, "control group", "ranks make different calls");
+      process.refuse(op, "control group", "ranks make different calls");
     }
     round.entered |= bit(rank_);
     round.words[mine] = word;

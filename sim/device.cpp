@@ -160,8 +160,7 @@ device::ImportedRegion SimDevice::import_region(ByteView bytes) {
   Handle handle;
   if (bytes.size() == sizeof handle) std::memcpy(&handle, bytes.data(), sizeof handle);
   if (bytes.size() != sizeof handle || handle.magic != kHandleMagic) {
-    process_.finish(op, static_cast<std::uint16_t>(ErrorKind::kProtocol));
-    throw_violation(ErrorKind::kProtocol, "import", "these bytes are no exported handle");
+    process_.refuse(op, "import", "these bytes are no exported handle");
   }
   if (handle.pid == static_cast<std::uint64_t>(process_.pid()))
     process_.fail(op, ErrorKind::kIpc, "import", "a process cannot open its own export");

@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "sim/device.h"
+#include "sim/sanitizers.h"
 #include "sim/testing.h"
 
 namespace tpsync::sim {
@@ -147,6 +148,7 @@ TEST(ControlGroup, AStoppedRankIsFoundByTheDeadline) {
       actor.control.all_gather_word(1, words, actor.in(milliseconds(20)));
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
+      const HarnessAccess harness;
       lost.push_back(error.record().rank);
     }
   });
@@ -239,10 +241,15 @@ TEST(ShardGroup, ADeadPeerIsSilenceUntilTheWatchKnows) {
     const auto stream = device.create_stream();
     if (actor.rank == 2) actor.process.sim().kill(actor.process);
     actor.shard.all_gather(stream, region, parts);
-    kinds.push_back(
-        kind_of([&] { actor.shard.wait(stream, actor.in(seconds(60)), actor.control); }));
+    const ErrorKind kind =
+        kind_of([&] { actor.shard.wait(stream, actor.in(seconds(60)), actor.control); });
     EXPECT_FALSE(actor.shard.usable());
-    times.push_back(actor.process.world().clock.now().ns);
+    const std::int64_t now = actor.process.world().clock.now().ns;
+    {
+      const HarnessAccess harness;
+      kinds.push_back(kind);
+      times.push_back(now);
+    }
     device.synchronize(stream, actor.in(seconds(1)));
   });
   EXPECT_EQ(run.world.run().kind, RunResult::Kind::kFinished);

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "sim/device.h"
+#include "sim/sanitizers.h"
 #include "sim/testing.h"
 #include "sim/world.h"
 #include "tpsync/base/forwarding.h"
@@ -214,7 +215,10 @@ TEST(Groups, AThreadThatKillsItsProcessIsUnwoundBeforeItsStarter) {
   struct Note {
     std::vector<std::string>& order;
     std::string name;
-    ~Note() { order.push_back(name); }
+    ~Note() {
+      const HarnessAccess harness;
+      order.push_back(name);
+    }
   };
   world.start_process("actor", 0, 0, [&](SimProcess& process) {
     const Note mine{order, "main"};

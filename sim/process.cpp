@@ -139,6 +139,11 @@ void SimProcess::fail(std::size_t index, ErrorKind kind, std::string_view subjec
   throw_broken(kind, subject, detail);
 }
 
+void SimProcess::refuse(std::size_t index, std::string_view subject, std::string_view detail) {
+  finish(index, static_cast<std::uint16_t>(ErrorKind::kProtocol));
+  throw_violation(ErrorKind::kProtocol, subject, detail);
+}
+
 bool SimProcess::block_quiet(WaitQueue& queue, Deadline deadline) noexcept {
   if (!in_own_fiber()) {
     world_.harness_error("a blocking operation was called from outside of its process");

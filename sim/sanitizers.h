@@ -1,4 +1,5 @@
-// What ThreadSanitizer must be told of: which events between simulated processes order memory.
+// What ThreadSanitizer must be told of: which events between simulated processes order memory, and
+// which accesses are the harness's own.
 // The functions are weak: without the sanitizer each call is one test.
 #pragma once
 
@@ -21,10 +22,11 @@ inline void sanitizer_release(void* address) {
 }
 
 // Memory accesses of the harness: of the simulated kernel and hardware, and of whoever looks across
-// processes. What a simulated process calls of sim/ starts with one. The harness's own state is
-// shared by all processes and needs no order, since one thread runs them all; the order of what it
-// moves for them is checked by vector clocks. Without it the sanitizer would see what the simulator
-// does through allocation, memmove and templates that were compiled elsewhere.
+// processes. Every operation of a seam, and whatever else reads or writes what processes share,
+// holds one. The harness's own state is shared by all processes and needs no order, since one
+// thread runs them all; the order of what it moves for them is checked by vector clocks. Without it
+// the sanitizer would see what the simulator does through allocation, memmove and templates that
+// were compiled elsewhere.
 class HarnessAccess {
  public:
   HarnessAccess() {

@@ -70,7 +70,8 @@ Scheduler::Scheduler(const SimConfig& config, Trace& trace, Pools& pools)
 Scheduler::~Scheduler() {
   for (std::size_t i = 0; i < pools_.fibers_used; ++i) {
     Fiber& fiber = *pools_.fibers[i];
-    switcher_.discard(fiber.context);
+    // An abandoned fiber is still inside an operation: the sanitizer would report its end.
+    if (!fiber.abandoned) switcher_.discard(fiber.context);
     if (fiber.context.stack.low != nullptr) pools_.stacks.give(fiber.context.stack);
     fiber.context.stack = {};
     fiber.body = nullptr;

@@ -48,6 +48,7 @@ class SimProcessHandle final : public Process {
   }
 
   bool signal_group(Signal signal) noexcept override {
+    TPSYNC_ASSERT(leads_a_group());
     return act(Op::kProcessSignalGroup, number_of(signal),
                [&] { return owner_.sim().signal_group(pid(), signal); });
   }
@@ -56,10 +57,12 @@ class SimProcessHandle final : public Process {
                [&] { return owner_.sim().signal(target_, signal); });
   }
   bool group_alive() noexcept override {
+    TPSYNC_ASSERT(leads_a_group());
     return act(Op::kProcessGroupAlive, 0, [&] { return owner_.sim().group_alive(pid()); });
   }
 
  private:
+  bool leads_a_group() const { return child_ && target_.group() == target_.pid(); }
   static int number_of(Signal signal) {
     return signal == Signal::kTerminate ? kSignalTerminate : kSignalKill;
   }

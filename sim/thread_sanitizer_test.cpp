@@ -20,7 +20,10 @@ constexpr int kReported = 66;  // the sanitizer's exit status after a report
   std::exit(0);
 }
 
-[[noreturn]] void two_processes_count(bool ordered) {
+// What happens between the two accesses.
+enum class Between { kNothing, kMessage };
+
+[[noreturn]] void two_processes_count(Between between) {
   Pools pools;
   SimWorld world(config_of(1), pools);
   int shared = 0;
@@ -32,9 +35,9 @@ constexpr int kReported = 66;  // the sanitizer's exit status after a report
     const auto child = process.world().processes.spawn(std::move(request));
     const Deadline deadline = Deadline::after(process.world().clock, std::chrono::seconds(1));
     std::byte got{};
-    if (ordered) mine->read_some({&got, 1}, deadline);
+    if (between == Between::kMessage) mine->read_some({&got, 1}, deadline);
     ++shared;
-    if (!ordered) mine->read_some({&got, 1}, deadline);
+    if (between == Between::kNothing) mine->read_some({&got, 1}, deadline);
     child->wait(deadline);
     return 0;
   });
@@ -74,11 +77,12 @@ class ThreadSanitizer : public ::testing::Test {
 };
 
 TEST_F(ThreadSanitizer, ReportsTwoProcessesThatShareMemory) {
-  EXPECT_EXIT(two_processes_count(false), ::testing::ExitedWithCode(kReported), "data race");
+  EXPECT_EXIT(two_processes_count(Between::kNothing), ::testing::ExitedWithCode(kReported),
+              "data race");
 }
 
 TEST_F(ThreadSanitizer, TakesAMessageForAnOrder) {
-  EXPECT_EXIT(two_processes_count(true), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(two_processes_count(Between::kMessage), ::testing::ExitedWithCode(0), "");
 }
 
 TEST_F(ThreadSanitizer, TakesTheEndOfAWorldForAnOrder) {

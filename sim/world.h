@@ -139,6 +139,7 @@ class SimProcess {
   std::string_view role() const { return role_; }
   int rank() const { return rank_; }
   std::int64_t pid() const { return pid_; }
+  std::int64_t group() const { return group_; }
   Arguments arguments() const { return arguments_; }
   // The channel that this process was spawned with; nullptr if none, or taken before.
   std::unique_ptr<Channel> take_channel() { return std::move(channel_); }
@@ -178,6 +179,8 @@ class SimProcess {
   void finish(std::size_t index, std::uint16_t result = kOk);
   [[noreturn]] void fail(std::size_t index, ErrorKind kind, std::string_view subject,
                          std::string_view detail);
+  // The same for a peer that broke the protocol.
+  [[noreturn]] void refuse(std::size_t index, std::string_view subject, std::string_view detail);
   // Waits; false at the deadline. Throws Killed if the process was killed meanwhile.
   bool block(WaitQueue& queue, Deadline deadline);
   // Waits; false at the deadline or if the process was killed meanwhile.

@@ -48,8 +48,7 @@ if(TPSYNC_SANITIZE STREQUAL "address")
     -fno-omit-frame-pointer -g)
   add_link_options(-fsanitize=address,undefined)
 elseif(TPSYNC_SANITIZE STREQUAL "thread")
-  # The flag itself is set per target (TpsyncTargets): the simulator's scheduler must be compiled
-  # without it.
+  # The flag itself is set per target (TpsyncTargets): the simulator must be compiled without it.
   add_compile_options(-fno-omit-frame-pointer -g)
   add_link_options(-fsanitize=thread)
 elseif(NOT TPSYNC_SANITIZE STREQUAL "")

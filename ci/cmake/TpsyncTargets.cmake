@@ -56,7 +56,19 @@ function(tpsync_folder)
   endif()
   if(TPSYNC_TESTS AND F_TESTS)
     tpsync_test(${target}_test SOURCES ${F_TESTS} DEPENDS ${target} ${F_TEST_DEPENDS})
+    if(TPSYNC_SANITIZE STREQUAL "thread" AND F_CORE)
+      # Tests of core share memory between real threads, by means that the sanitizer must see.
+      target_compile_options(${target}_test PRIVATE -fsanitize=thread)
+    endif()
   endif()
+endfunction()
+
+# Sets `variable` to how long a test may take that takes at most `seconds` without a sanitizer.
+function(tpsync_timeout variable seconds)
+  if(TPSYNC_SANITIZE)
+    math(EXPR seconds "${seconds} * 10")
+  endif()
+  set(${variable} ${seconds} PARENT_SCOPE)
 endfunction()
 
 # A GoogleTest program; every case becomes one ctest test.
@@ -74,7 +86,8 @@ function(tpsync_test target)
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin/tests
     UNITY_BUILD OFF)  # test files have helpers of the same names
   include(GoogleTest)
-  gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120)
+  tpsync_timeout(timeout 120)
+  gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${timeout})
 endfunction()
 
 # RapidCheck has no CMake package in Debian.

@@ -308,10 +308,11 @@ class Run(unittest.TestCase):
         self.assertEqual(ids, ["publish.once"])
 
     def test_of_one_publication_may_be_asked_for_by_its_id(self):
-        by_id, by_default = (json.loads(run("run", *ids, "--phantom", "--json").stdout)
-                             for ids in (("publish.once",), ()))
-        self.assertEqual(by_id, by_default)
-        self.assertEqual([s["verdict"] for s in by_id["scenarios"]], ["passed"])
+        by_id, by_default = (run(*command, "--phantom", "--json")
+                             for command in (("run", "publish.once"), ("run",)))
+        self.assertEqual(by_id.stdout, by_default.stdout)
+        self.assertEqual(by_id.stderr, by_default.stderr)
+        self.assertEqual([s["verdict"] for s in json.loads(by_id.stdout)["scenarios"]], ["passed"])
         both = run("run", "publish.once", "publish.bootstrap", "publish.once", "--json")
         self.assertEqual(both.returncode, 0, both.stderr)
         self.assertEqual([s["id"] for s in json.loads(both.stdout)["scenarios"]],

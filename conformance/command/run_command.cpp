@@ -115,7 +115,8 @@ std::vector<Scenario> chosen_scenarios(const RunFlags& flags) {
     if (found) continue;
     std::optional<Scenario> unlisted = scenario_named(prefix);
     if (!unlisted) {
-      throw UsageError{"run: no scenario begins with \"" + prefix + "\"; tpsync list shows all"};
+      throw UsageError{"run: no scenario begins with \"" + prefix +
+                       "\"; tpsync list shows them, and there is publish.once"};
     }
     chosen.push_back(std::move(*unlisted));
   }
@@ -162,7 +163,7 @@ int run(const RunFlags& flags) {
   if (flags.json) fmt::print("{}", json);
   say(fmt::format("{} passed, {} failed, {} not applicable", passed, failed,
                   results.size() - passed - failed));
-  if (flags.world.phantom && flags.prefixes.empty()) {
+  if (flags.world.phantom && chosen.size() == 1 && chosen[0].id == publication_only().id) {
     say(fmt::format("{} chunks", chunk_count(spec)));
   }
   if (failed > 0) say(fmt::format("tpsync run {} {}", first_failed, flags.world.text(spec)));

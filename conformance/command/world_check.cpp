@@ -88,7 +88,8 @@ void check_sizes(const WorldSpec& spec, const model::CanonicalPlan& plan) {
   }
   constexpr std::uint64_t kOtherMaxBytes = 1024 * kGiB;
   check_at_most("headroom_bytes", spec.sync.gpu_memory_headroom_bytes, kOtherMaxBytes);
-  check_at_most("kv_cache_bytes", spec.kv_cache_bytes, kOtherMaxBytes);
+  check_at_most("kv_cache_bytes", spec.kv_cache_bytes,
+                spec.phantom ? kOtherMaxBytes : kBuffersMaxBytes / devices);
   check_at_most("device_bytes", spec.device_bytes, 16 * kOtherMaxBytes);
 }
 

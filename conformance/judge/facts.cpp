@@ -1,5 +1,6 @@
 #include "conformance/judge/facts.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 
@@ -12,6 +13,33 @@ std::optional<Number> number(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
+}
+
+// Far above any model and any budget, and small enough that no product or sum of them wraps.
+constexpr std::uint64_t kDimensionMax = std::uint64_t{1} << 20;
+constexpr std::uint64_t kTensorsMax = std::uint64_t{1} << 22;
+constexpr std::uint64_t kElementsMax = std::uint64_t{1} << 40;
+constexpr std::int64_t kTimeMax = std::int64_t{1} << 60;
+constexpr int kRanksMax = 64;
+
+std::optional<std::int64_t> time_of(std::string_view text) {
+  const auto value = number<std::int64_t>(text);
+  return value && *value >= 0 && *value <= kTimeMax ? value : std::nullopt;
+}
+
+int ranks_of(std::string_view text) {
+  const int value = number<int>(text).value_or(0);
+  return value >= 0 && value <= kRanksMax ? value : 0;
+}
+
+bool within_bounds(const Shape& shape) {
+  for (const std::uint64_t dimension : {shape.layers, shape.experts, shape.hidden, shape.moe,
+                                        shape.vocab, shape.heads, shape.kv_heads, shape.head_dim}) {
+    if (dimension == 0 || dimension > kDimensionMax) return false;
+  }
+  return shape.layers * (shape.experts * 3 + 16) <= kTensorsMax &&
+         shape.hidden * std::max({shape.vocab, shape.moe * 2, shape.heads * shape.head_dim}) <=
+             kElementsMax;
 }
 
 std::string_view take_until(std::string_view& text, char separator) {
@@ -92,16 +120,17 @@ Facts parse_facts(std::string_view parameters) {
       if (key == name) *into = number<std::uint64_t>(value).value_or(0);
     }
     if (key == "tied") shape.tied = value == "1";
-    if (key == "tp") facts.tp = number<int>(value).value_or(0);
-    if (key == "actors") facts.actors = number<int>(value).value_or(0);
+    if (key == "tp") facts.tp = ranks_of(value);
+    if (key == "actors") facts.actors = ranks_of(value);
     if (key == "phantom") facts.phantom = value == "1";
     if (key == "dtype" && value == "float16") facts.element = ElementType::kFloat16;
     if (key == "dtype" && value == "float32") facts.element = ElementType::kFloat32;
     if (key == "content_seed") facts.content_seed = number<std::uint64_t>(value).value_or(0);
     if (key == "base_version") facts.base_version = number<std::int64_t>(value).value_or(0);
-    if (key == "control_timeout_ns") facts.control_timeout_ns = number<std::int64_t>(value);
-    if (key == "update_timeout_ns") facts.update_timeout_ns = number<std::int64_t>(value);
-    if (key == "kill_ns") facts.kill_ns = number<std::int64_t>(value).value_or(facts.kill_ns);
+    if (key == "control_timeout_ns") facts.control_timeout_ns = time_of(value);
+    if (key == "update_timeout_ns") facts.update_timeout_ns = time_of(value);
+    if (key == "command_timeout_ns") facts.command_timeout_ns = time_of(value);
+    if (key == "kill_ns") facts.kill_ns = time_of(value).value_or(facts.kill_ns);
     if (key == "device_baseline") {
       facts.device_baseline_bytes = number<std::uint64_t>(value).value_or(0);
     }
@@ -109,9 +138,7 @@ Facts parse_facts(std::string_view parameters) {
     if (key == "recovery") facts.recovers_elsewhere = value == "other-world";
     if (key.starts_with("fault.")) add_fault(facts, key.substr(6), value);
   }
-  bool complete = facts.tp > 0;
-  for (const auto& [name, from] : dimensions) complete &= *from > 0;
-  if (complete) facts.shape = shape;
+  if (facts.tp > 0 && within_bounds(shape)) facts.shape = shape;
   return facts;
 }
 

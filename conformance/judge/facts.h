@@ -1,6 +1,6 @@
 // What a trace says about its own world: the shape of the model, the budgets, the planned faults
 // and what the scenario expects. Parsed from Trace::parameters, one "key=value" per line; unknown
-// keys are ignored, malformed values count as absent.
+// keys are ignored; values that are malformed or beyond any real world count as absent.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ struct PlannedFault {
 };
 
 struct Facts {
-  std::optional<Shape> shape;  // present if every dimension is given and above 0
+  std::optional<Shape> shape;  // present if every dimension is given and within bounds
   int tp = 0;                  // 0: not given
   int actors = 0;
   bool phantom = false;
@@ -51,7 +51,8 @@ struct Facts {
   std::int64_t base_version = 0;
   std::optional<std::int64_t> control_timeout_ns;
   std::optional<std::int64_t> update_timeout_ns;
-  std::int64_t kill_ns = 10'500'000'000;  // the kill routine at its longest
+  std::optional<std::int64_t> command_timeout_ns;  // the longest of any command
+  std::int64_t kill_ns = 10'500'000'000;           // the kill routine at its longest
   std::uint64_t device_baseline_bytes = 0;
   bool expects_failure =
       false;  // expect=failure: the world is made so that a publication must fail

@@ -47,8 +47,8 @@ Verdict judge_evidence(const Context& context);         // evidence
 
 // ---- what several of them ask ----
 
-// The sync was refused as a wrong call before anything collective: after cleanup, or because an
-// earlier one failed.
+// The call (a sync or a setup) was refused as a wrong one before anything collective: out of order,
+// after cleanup, or after a failure.
 bool refused_as_misuse(const View& view, const CallView& call);
 
 // Of a round: true if every actor of the world is there and returned success.

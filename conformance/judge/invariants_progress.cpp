@@ -84,13 +84,62 @@ std::optional<Verdict> check_committed(const Context& context, const SyncRound& 
   return std::nullopt;
 }
 
-// Starting and setting up work where nothing stands against them.
-std::optional<Verdict> check_set_up(const View& view) {
+bool is_part_of_publication(Call call) {
+  switch (call) {
+    case Call::kSync:
+    case Call::kInit:
+    case Call::kStart:
+    case Call::kUpdate:
+    case Call::kFinish:
+    case Call::kRelease:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// What is known of an engine, by the calls on it that succeeded.
+struct EngineState {
+  bool broken = false;          // a failure that stands against every later call
+  bool driven_by_hand = false;  // by single commands: a publication may be pending
+  bool awake = true;
+  bool has_weights = true;  // of a version: not since a sleep, until a sync
+};
+
+// An engine refuses without sending anything what its state forbids. Health, sleep, wake and
+// shutdown are forbidden by a pending publication alone.
+bool may_refuse(const EngineState& engine, Call call) {
+  if (engine.driven_by_hand) return true;
+  return call == Call::kGenerate && !(engine.awake && engine.has_weights);
+}
+
+void note_success(EngineState& engine, Call call) {
+  if (call == Call::kSleep) engine.awake = engine.has_weights = false;
+  if (call == Call::kWakeAll) engine.awake = true;
+  if (call == Call::kSync) engine.has_weights = true;
+}
+
+// Other calls than publications (and their single commands, which scripts also give in wrong
+// orders) work where nothing stands against them: no state, and no failure before that broke the
+// engine.
+std::optional<Verdict> check_calls(const View& view) {
+  std::map<std::uint32_t, EngineState> engines;
   for (const CallView& call : view.calls()) {
-    if (call.call != Call::kStartEngine && call.call != Call::kSetup) continue;
-    if (call.end == kNoEvent || call.ok || refused_as_misuse(view, call)) continue;
+    if (call.end == kNoEvent) continue;
+    EngineState& engine = engines[call.engine];
+    engine.driven_by_hand |= is_part_of_publication(call.call) && call.call != Call::kSync;
+    if (call.ok) {
+      note_success(engine, call.call);
+      continue;
+    }
     const ErrorView error = view.error(call);
-    if (error.injected()) continue;
+    if (is_part_of_publication(call.call) || error.injected()) {
+      engine.broken |= error.breaks();
+      continue;
+    }
+    const bool refused = error.kind == "invalid_state" && error.remedy == ErrorRemedy::kTryLater;
+    if (engine.broken || (refused && may_refuse(engine, call.call))) continue;
+    if (call.call == Call::kSetup && refused_as_misuse(view, call)) continue;
     return violation(
         "I10", call.end,
         fmt::format("no fault that may stop it took effect, but {} failed with {}: {}: {}",
@@ -123,7 +172,7 @@ Verdict judge_progress(const Context& context) {
   }
   bool injected = false;
   if (must_survive) {
-    if (auto verdict = check_set_up(view)) return *verdict;
+    if (auto verdict = check_calls(view)) return *verdict;
     std::int64_t last = context.facts.base_version;
     for (const SyncRound& round : view.rounds()) {
       if (is_misuse(view, round)) continue;

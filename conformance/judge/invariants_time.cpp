@@ -56,9 +56,9 @@ class NoHang {
       }
       return violation("I4", call.begin, View::name_of(call) + " never returned");
     }
-    if (call.call != Call::kSync || process.ever_stopped || !facts_.control_timeout_ns) {
-      return std::nullopt;
-    }
+    if (process.ever_stopped) return std::nullopt;
+    if (call.call != Call::kSync) return check_command(call);
+    if (!facts_.control_timeout_ns) return std::nullopt;
     // From the last fault, since each may begin another wait.
     std::uint32_t from = call.begin;
     for (const std::uint32_t fault : view_.lists().faults) {
@@ -72,6 +72,17 @@ class NoHang {
                                    seconds(took), seconds(budget)));
     }
     return call.rank == 0 && !call.ok ? check_tree(call) : std::nullopt;
+  }
+
+  // The longest is shutdown: a request, a wait for the runtime's end, and the kill routine.
+  std::optional<Verdict> check_command(const CallView& call) const {
+    if (!facts_.command_timeout_ns) return std::nullopt;
+    const std::int64_t took = view_.time(call.end) - view_.time(call.begin);
+    const std::int64_t budget = 2 * *facts_.command_timeout_ns + kAllowance;
+    if (took <= budget) return std::nullopt;
+    return violation("I4", call.end,
+                     fmt::format("{} took {}, at most {} are allowed", View::name_of(call),
+                                 seconds(took), seconds(budget)));
   }
 
   // From rank 0's first sign of the failure to the end of the last process of the tree.

@@ -195,14 +195,15 @@ class Lockstep {
 Verdict judge_lockstep(const Context& context) { return Lockstep(context.view).judge(); }
 
 // Evidence: the kernel's counters at the end, the devices' memory, and what processes still had
-// when they exited by themselves. A process that a fault stopped for good keeps what it has.
+// when they exited by themselves. A process that a fault stopped for good keeps what it has, and so
+// does one that said so in a call that failed: a worker that might still have its memory open.
 // Inconclusive: a trace without counters.
 Verdict judge_release(const Context& context) {
   const View& view = context.view;
   for (const std::uint32_t i : view.lists().left) {
     const Event& event = view.event(i);
     const ProcessView* process = view.process(event.process);
-    if (process == nullptr || !process->exited || process->announced_leak) continue;
+    if (process == nullptr || !process->exited || process->excused_leak) continue;
     return violation("I6", i,
                      fmt::format("{} exited with {} exports, {} imports and {} regions",
                                  view.name_of(event.process), event.a, event.b, event.c));
@@ -247,9 +248,39 @@ Verdict judge_world(const Context& context) {
   return pass("world");
 }
 
+namespace {
+
+// The first worker rank of whose weights nothing was recorded after `committed`, as that version.
+std::optional<std::size_t> rank_nobody_looked_at(const Context& context,
+                                                 const CallView& committed) {
+  const View& view = context.view;
+  const auto version = static_cast<std::uint64_t>(committed.value);
+  std::vector<bool> seen(static_cast<std::size_t>(std::max(context.facts.tp, 0)), false);
+  const auto look = [&](std::uint32_t i, std::uint64_t rank, std::uint64_t stamp) {
+    if (i > committed.end && stamp == version && rank < seen.size()) seen[rank] = true;
+  };
+  for (const std::uint32_t i : view.lists().residents) {
+    look(i, view.event(i).a, view.event(i).c);
+  }
+  // Tokens of a phantom world are masked: they show nothing of the weights.
+  if (!context.facts.phantom) {
+    for (const std::uint32_t i : view.lists().tokens) look(i, view.event(i).b, view.event(i).a);
+  }
+  const auto found = std::find(seen.begin(), seen.end(), false);
+  if (found == seen.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - seen.begin());
+}
+
+bool struck_after(const View& view, const CallView& call) {
+  const auto& faults = view.lists().faults;
+  return !faults.empty() && faults.back() > call.begin;
+}
+
+}  // namespace
+
 // Evidence that there is evidence: every actor that the parameters announce was started and, unless
-// it was ended, recorded a call; without faults, somebody looked at what every rank holds of
-// the last committed version.
+// it was ended, recorded a call; somebody looked at what every rank holds of the last version, if
+// all actors committed it and no fault struck after it.
 Verdict judge_evidence(const Context& context) {
   const View& view = context.view;
   int actors = 0;
@@ -266,30 +297,20 @@ Verdict judge_evidence(const Context& context) {
     return inconclusive("evidence", fmt::format("{} actors are announced, {} were started",
                                                 context.facts.actors, actors));
   }
-  if (!view.lists().faults.empty()) return pass("evidence");
+  // Of a version that all actors committed and after which nothing failed any more.
+  if (view.rounds().empty() || !all_committed(context, view.rounds().back())) {
+    return pass("evidence");
+  }
   const CallView* committed = nullptr;
-  for (const CallView& call : view.calls()) {
-    if (call.call == Call::kSync && call.rank == 0 && call.ok) committed = &call;
+  for (const std::uint32_t c : view.rounds().back().calls) {
+    if (view.calls()[c].rank == 0) committed = &view.calls()[c];
   }
-  if (committed == nullptr) return pass("evidence");
-  const auto version = static_cast<std::uint64_t>(committed->value);
-  std::vector<bool> seen(static_cast<std::size_t>(std::max(context.facts.tp, 0)), false);
-  const auto look = [&](std::uint32_t i, std::uint64_t rank, std::uint64_t stamp) {
-    if (i > committed->end && stamp == version && rank < seen.size()) seen[rank] = true;
-  };
-  for (const std::uint32_t i : view.lists().residents) {
-    look(i, view.event(i).a, view.event(i).c);
-  }
-  if (!context.facts.phantom) {  // whose tokens are no function of the weights
-    for (const std::uint32_t i : view.lists().tokens) look(i, view.event(i).b, view.event(i).a);
-  }
-  for (std::size_t rank = 0; rank < seen.size(); ++rank) {
-    if (seen[rank]) continue;
-    return inconclusive(
-        "evidence",
-        fmt::format("version {} was committed, and nobody looked at rank {}", version, rank));
-  }
-  return pass("evidence");
+  if (committed == nullptr || struck_after(view, *committed)) return pass("evidence");
+  const auto rank = rank_nobody_looked_at(context, *committed);
+  if (!rank) return pass("evidence");
+  return inconclusive("evidence",
+                      fmt::format("version {} was committed, and nobody looked at rank {}",
+                                  committed->value, *rank));
 }
 
 }  // namespace tpsync::judge

@@ -100,6 +100,51 @@ TEST(Evidence, ACommittedVersionThatNobodyLooksAtIsMissing) {
   expect(story, "evidence", Status::kPass);
 }
 
+TEST(Evidence, ACommittedVersionOfWhichOneRankWasNotLookedAtIsMissing) {
+  Story story = begun();
+  story.publish(1);
+  story.add(Record::kResident, kActor0, 0, story.lane(0, 1), 1);
+  expect(story, "evidence", Status::kInconclusive, "nobody looked at rank 1");
+}
+
+TEST(Evidence, TokensOfAPhantomWorldAreNoLook) {
+  Story story = begun();
+  story.publish(1);
+  story.generate(1);
+  expect(story, "evidence", Status::kPass);
+  story.trace.parameters += "phantom=1\n";
+  expect(story, "evidence", Status::kInconclusive, "nobody looked at rank 0");
+}
+
+TEST(Evidence, ARecoveredVersionThatNobodyLooksAtIsMissingToo) {
+  Story story = begun();
+  story.begin_sync(1);
+  story.fault(kActor1, "device.sync", true);
+  story.fail(kActor0, Call::kSync, kTransfer);
+  story.fail(kActor1, Call::kSync, kTransfer);
+  story.start_engine();
+  story.setup();
+  story.publish(1);
+  expect(story, "evidence", Status::kInconclusive, "version 1 was committed");
+  story.observe(1);
+  expect(story, "evidence", Status::kPass);
+}
+
+TEST(Parameters, BeyondAnyRealWorldCountAsAbsent) {
+  for (const char* parameter :
+       {"vocab=9223372036854775808", "head_dim=4611686018427387904", "layers=1000000000000000",
+        "hidden=1099511627776", "experts=1000000000", "tp=1000000", "vocab=0"}) {
+    Story story = begun();
+    story.trace.parameters += std::string(parameter) + "\n";
+    EXPECT_FALSE(parse_facts(story.trace.parameters).shape.has_value()) << parameter;
+  }
+  Story story = begun();
+  story.trace.parameters += "control_timeout_ns=9223372036854775807\n";
+  EXPECT_FALSE(parse_facts(story.trace.parameters).control_timeout_ns.has_value());
+  story.trace.parameters += "control_timeout_ns=-1\n";
+  EXPECT_FALSE(parse_facts(story.trace.parameters).control_timeout_ns.has_value());
+}
+
 // ---- I1 ----
 
 TEST(FailStop, AWorkerThatOutlivesTheFailedSyncIsAViolation) {
@@ -307,12 +352,27 @@ TEST(Release, MemoryAboveItsBaselineIsAViolation) {
   expect(story, "I6", Status::kViolation, "device 1 has 512 bytes");
 }
 
-TEST(Release, AnExitWithRegionsIsAViolationUnlessTheLeakWasAnnounced) {
-  Story story = Story::clean();
-  story.add(sim::EventKind::kProcessLeft, kActor1, 1, 0, 1);
-  expect(story, "I6", Status::kViolation, "actor 1 exited with 1 exports");
-  story.log(kActor1, LogNumber::kExportLeaked, "");
-  expect(story, "I6", Status::kPass);
+TEST(Release, AnExitWithRegionsIsAViolationUnlessAFailedCallAnnouncedIt) {
+  for (const bool announced : {false, true}) {
+    for (const bool failed : {false, true}) {
+      Story story = begun();
+      story.begin(kActor1, Call::kCleanup);
+      if (announced) story.log(kActor1, LogNumber::kExportLeaked, "");
+      if (failed) {
+        story.fail(kActor1, Call::kCleanup, error_json("device", "cleanup", 1));
+      } else {
+        story.end(kActor1, Call::kCleanup, 0);
+      }
+      story.exit(kActor1);
+      story.add(sim::EventKind::kProcessLeft, kActor1, 1, 0, 1);
+      story.counters();
+      if (announced && failed) {
+        expect(story, "I6", Status::kPass);
+      } else {
+        expect(story, "I6", Status::kViolation, "actor 1 exited with 1 exports");
+      }
+    }
+  }
 }
 
 TEST(Release, AKilledProcessMayLeaveWhatTheDriverCleansUp) {

@@ -201,6 +201,43 @@ TEST(Progress, ASetUpThatFailsWithoutAFaultIsAViolation) {
   expect(story, "I10", Status::kViolation, "setup on rank 0 failed with invalid_config");
 }
 
+TEST(Progress, ASecondSetUpThatIsRefusedIsNone) {
+  Story story = begun();
+  story.begin(kActor0, Call::kSetup);
+  story.fail(
+      kActor0, Call::kSetup,
+      R"({"kind": "invalid state", "remedy": "fix the input", "phase": "", "rank": -1, "subject": "setup", "detail": "was called already"})");
+  expect(story, "I10", Status::kNotApplicable);
+}
+
+TEST(Progress, ARefusalThatNoStateExplainsIsAViolation) {
+  const std::string refusal =
+      R"({"kind": "invalid state", "remedy": "nothing happened, try later", "phase": "", "rank": -1, "subject": "x", "detail": "no"})";
+  for (const Call call : {Call::kGenerate, Call::kSleep, Call::kWakeAll, Call::kHealth}) {
+    Story story = begun();
+    story.publish(1);
+    story.observe(1);
+    story.begin(kActor0, call);
+    story.fail(kActor0, call, refusal);
+    expect(story, "I10", Status::kViolation, "on rank 0 failed with invalid_state");
+  }
+  Story asleep = begun();
+  asleep.publish(1);
+  asleep.observe(1);
+  asleep.succeed(kActor0, Call::kSleep);
+  asleep.begin(kActor0, Call::kGenerate);
+  asleep.fail(kActor0, Call::kGenerate, refusal);
+  expect(asleep, "I10", Status::kPass);
+}
+
+// Starting an engine is no collective call: a refusal there is no misuse that others agreed on.
+TEST(Progress, AStartThatIsRefusedIsAViolation) {
+  Story story = begun();
+  story.begin(kActor0, Call::kStartEngine);
+  story.fail(kActor0, Call::kStartEngine, error_json("invalid state", "start", 0));
+  expect(story, "I10", Status::kViolation, "start-engine on rank 0 failed");
+}
+
 TEST(Progress, AFailureWithoutAFaultIsAViolation) {
   Story story = begun();
   story.failed_publication(1, kTransfer);

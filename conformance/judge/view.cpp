@@ -195,7 +195,7 @@ void View::on_log(std::uint32_t index) {
       if (call != nullptr && call->broken == kNoEvent) call->broken = index;
       break;
     case LogNumber::kExportLeaked:
-      process->announced_leak = true;
+      if (call != nullptr) call->announced_leak = true;
       break;
     default:
       break;
@@ -236,6 +236,7 @@ void View::on_call_end(std::uint32_t index) {
   call->ok = event.b == 1;
   call->value = static_cast<std::int64_t>(event.c);
   call->error_text = event.text;
+  processes_[event.process].excused_leak |= !call->ok && call->announced_leak;
   processes_[event.process].open_call = kNone;
 }
 

@@ -47,8 +47,8 @@ struct ProcessView {
   std::uint32_t end = kNoEvent;   // its exit, kill or crash
   std::uint32_t stop = kNoEvent;  // the stop from which it was not resumed
   bool ever_stopped = false;
-  bool exited = false;          // by itself
-  bool announced_leak = false;  // it said that it keeps exported memory
+  bool exited = false;        // by itself
+  bool excused_leak = false;  // a call that failed said that it keeps exported memory
   std::uint32_t open_call = kNone;
 
   bool lived_at(std::uint32_t event) const {
@@ -79,6 +79,7 @@ struct CallView {
   bool init_announced = false;
   std::optional<std::uint64_t> publication_id;  // its hash
   bool entered_group = false;                   // on every rank
+  bool announced_leak = false;                  // on every rank: said that it keeps exported memory
 };
 
 enum class ErrorRemedy : std::uint8_t { kUnknown, kFixInput, kTryLater, kRebuild, kFixPeer };

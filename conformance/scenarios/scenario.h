@@ -109,7 +109,7 @@ std::string needs_bytes(const WorldSpec& spec);  // not phantom
 std::string needs_equal_worlds(const WorldSpec& spec);
 std::string needs_two_equal_ranks(const WorldSpec& spec);
 
-// All scenarios, in the order in which they are listed and run.
+// All scenarios but publication_only(), in the order in which they are listed and run.
 std::vector<Scenario> all_scenarios();
 // One publication and nothing else ("publish.once"), for models whose scenarios would take too
 // long.

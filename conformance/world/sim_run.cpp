@@ -54,7 +54,8 @@ class SimRecorder final : public Recorder {
 std::int64_t version_in(const std::string& argument) {
   std::int64_t version = 0;
   const char* const end = argument.data() + argument.size();
-  TPSYNC_ASSERT(std::from_chars(argument.data(), end, version).ptr == end);
+  const auto [stop, error] = std::from_chars(argument.data(), end, version);
+  TPSYNC_ASSERT(error == std::errc() && stop == end);
   return version;
 }
 
@@ -195,6 +196,7 @@ class World {
       options.model_type = spec_.config.model_type;
       options.committed_version = version_in(process.arguments()[1]);
       options.control_timeout = spec_.sync.control_timeout;
+      options.worker_timeout = rollout::longest(spec_.timeouts);
       options.combine = combine_lanes;
       const std::string version = process.arguments()[1];
       options.worker = [version](int rank) {
@@ -302,13 +304,14 @@ std::string trace_parameters(const WorldSpec& spec, const SimOptions& options) {
   const model::ModelConfig& c = spec.config;
   std::string text = fmt::format(
       "world=sim\ntp={}\nactors={}\nphantom={}\ncontent_seed={}\nbase_version={}\n"
-      "control_timeout_ns={}\nupdate_timeout_ns={}\n"
+      "control_timeout_ns={}\nupdate_timeout_ns={}\ncommand_timeout_ns={}\n"
       "layers={}\nexperts={}\nhidden={}\nmoe={}\nvocab={}\nheads={}\nkv_heads={}\nhead_dim={}\n"
       "tied={}\ndtype={}\npolicy={}\n",
       spec.tp, spec.actors, spec.phantom ? 1 : 0, spec.seed, spec.base_version,
-      spec.sync.control_timeout.count(), spec.timeouts.weight_update.count(), c.num_hidden_layers,
-      c.num_experts, c.hidden_size, c.moe_intermediate_size, c.vocab_size, c.num_attention_heads,
-      c.num_key_value_heads, c.head_dim, c.tie_word_embeddings ? 1 : 0, bare_name(c.dtype),
+      spec.sync.control_timeout.count(), spec.timeouts.weight_update.count(),
+      rollout::longest(spec.timeouts).count(), c.num_hidden_layers, c.num_experts, c.hidden_size,
+      c.moe_intermediate_size, c.vocab_size, c.num_attention_heads, c.num_key_value_heads,
+      c.head_dim, c.tie_word_embeddings ? 1 : 0, bare_name(c.dtype),
       static_cast<int>(options.policy));
   if (options.expect_failure) text += "expect=failure\n";
   if (!options.recovery.empty()) text += "recovery=" + options.recovery + "\n";

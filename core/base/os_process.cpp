@@ -109,11 +109,16 @@ class OsProcess final : public Process {
   std::int64_t pid() const override { return pid_; }
 
   std::optional<ExitStatus> wait(Deadline deadline) noexcept override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (status_ && (role_ != Role::kLeader || reaped_)) return status_;
+    }
+    pollfd poll{pidfd_.number(), POLLIN, 0};
+    if (os_detail::poll_events({&poll, 1}, deadline) != os_detail::Polled::kReady) {
+      return std::nullopt;
+    }
+    const std::lock_guard lock(mutex_);
     if (!status_) {
-      pollfd poll{pidfd_.number(), POLLIN, 0};
-      if (os_detail::poll_events({&poll, 1}, deadline) != os_detail::Polled::kReady) {
-        return std::nullopt;
-      }
       switch (role_) {
         case Role::kLeader:
           status_ = reap(WEXITED | WNOWAIT);
@@ -127,13 +132,14 @@ class OsProcess final : public Process {
           break;
       }
     }
-    if (role_ == Role::kLeader && !reaped_) group_alive();  // reaps where the group is empty
+    if (role_ == Role::kLeader) any_of_group_runs();  // reaps where the group is empty
     return status_;
   }
 
   bool signal_group(Signal signal) noexcept override {
     TPSYNC_ASSERT(role_ == Role::kLeader);
-    if (!group_alive()) return false;
+    const std::lock_guard lock(mutex_);
+    if (!any_of_group_runs()) return false;
     return kill(-pid_, number_of(signal)) == 0;
   }
 
@@ -144,6 +150,13 @@ class OsProcess final : public Process {
 
   bool group_alive() noexcept override {
     TPSYNC_ASSERT(role_ == Role::kLeader);
+    const std::lock_guard lock(mutex_);
+    return any_of_group_runs();
+  }
+
+ private:
+  // The mutex is held: while it is, nobody reaps the leader, so its group's id stays its own.
+  bool any_of_group_runs() noexcept {
     if (reaped_) return false;
     if (group_runs(pid_)) return true;
     // The leader is a zombie and alone: nobody can enter its group any more.
@@ -155,9 +168,7 @@ class OsProcess final : public Process {
     return false;
   }
 
- private:
   bool ended() noexcept {
-    if (status_) return true;
     pollfd poll{pidfd_.number(), POLLIN, 0};
     return ::poll(&poll, 1, 0) > 0;
   }
@@ -177,6 +188,7 @@ class OsProcess final : public Process {
   pid_t pid_;
   Descriptor pidfd_;
   Role role_;
+  std::mutex mutex_;  // guards what follows, and reaping
   bool reaped_ = false;
   std::optional<ExitStatus> status_;
 };

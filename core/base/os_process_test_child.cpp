@@ -68,17 +68,19 @@ void leave_a_grandchild(Channel& channel, bool stubborn) {
   }
 }
 
+enum class Group { kOwn, kParents };
+
 // A child of this program that hangs, and has said that it does.
 struct Hanging {
   Hanging(OsProcessLauncher& launcher, OsChannelFactory& channels, const char* program,
-          bool own_group) {
+          Group group) {
     auto [mine, its] = channels.make_pair();
     channel = std::move(mine);
     SpawnRequest request;
     request.program = program;
     request.arguments = {"hang"};
     request.channel = std::move(its);
-    request.own_group = own_group;
+    request.own_group = group == Group::kOwn;
     process = launcher.spawn(std::move(request));
     std::byte ready{};
     channel->read_some({&ready, 1}, Deadline::never());
@@ -123,14 +125,14 @@ int main(int argc, char** argv) {
     pause_for_ever();
   } else if (behaviour == "leader-with-member") {
     OsProcessLauncher launcher;
-    const Hanging member(launcher, channels, argv[0], false);
+    const Hanging member(launcher, channels, argv[0], Group::kParents);
     const auto pid = static_cast<pid_t>(member.process->pid());
     write_all(*channel, std::to_string(pid) + " " + std::to_string(getpgid(pid)) + " " +
                             std::to_string(getsid(pid)) + "\n");
     pause_for_ever();
   } else if (behaviour == "parent-of-hanging") {
     OsProcessLauncher launcher;
-    const Hanging child(launcher, channels, argv[0], true);
+    const Hanging child(launcher, channels, argv[0], Group::kOwn);
     write_all(*channel, std::to_string(child.process->pid()) + "\n");
     pause_for_ever();
   } else if (behaviour == "return-descriptor") {

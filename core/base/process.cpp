@@ -31,7 +31,7 @@ void signal_all(Process& leader, Signal signal) noexcept {
 
 bool kill_tree(Process& leader, Clock& clock, const KillBudget& budget) noexcept {
   const TimePoint start = clock.now();
-  const Deadline end = Deadline::at(start + budget.terminate + budget.kill + budget.stragglers);
+  const Deadline end = Deadline::at(start + total(budget));
   if (!leader.wait(Deadline::at(start))) {
     signal_all(leader, Signal::kTerminate);
     if (!leader.wait(Deadline::at(start + budget.terminate))) {

@@ -36,7 +36,7 @@ struct SpawnRequest {
   std::string log_path;  // stdout and stderr; empty inherits
 };
 
-// A handle of one process, free of pid reuse (pidfd in production).
+// A handle of one process, free of pid reuse (pidfd in production). May be used by several threads.
 class Process {
  public:
   virtual ~Process() = default;  // closes the handle; the process goes on
@@ -48,11 +48,12 @@ class Process {
   virtual std::optional<ExitStatus> wait(Deadline deadline) noexcept = 0;
 
   // Signals every process of the group that this child leads; false if no member is left. Only for
-  // children with own_group.
+  // children with own_group; others assert.
   virtual bool signal_group(Signal signal) noexcept = 0;
   // Signals the process itself; false if it has ended.
   virtual bool signal(Signal signal) noexcept = 0;
-  // True while any member of the group lives, zombies excluded. Only for children with own_group.
+  // True while any member of the group lives, zombies excluded. Only for children with own_group;
+  // others assert.
   virtual bool group_alive() noexcept = 0;
 };
 

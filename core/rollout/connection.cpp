@@ -7,11 +7,6 @@ namespace tpsync::rollout {
 
 namespace {
 
-bool failure_breaks(wire::Command command) {
-  return wire::is_native(command) || command == wire::Command::kSleep ||
-         command == wire::Command::kWakeUp || command == wire::Command::kStartup;
-}
-
 std::string labelled(wire::Command command, std::int64_t id) {
   return std::string(name_of(command)) + " (request " + std::to_string(id) + ")";
 }
@@ -44,6 +39,11 @@ Connection::~Connection() { end_runtime(); }
 ConnectionState Connection::state() const {
   const MutexLock lock(*mutex_);
   return state_;
+}
+
+bool Connection::usable() const {
+  const MutexLock lock(*mutex_);
+  return state_ != ConnectionState::kBroken && !ending_ && !ended_;
 }
 
 wire::Result Connection::request(const wire::Payload& payload, Duration timeout) {
@@ -80,15 +80,6 @@ wire::Result Connection::request(wire::Command command, Duration timeout,
     }
     state_ = ConnectionState::kIdle;
     return result;
-  } catch (const InvalidInput&) {
-    // What was given can't be encoded or framed: nothing was written, so the runtime knows of no
-    // request.
-    const MutexLock lock(*mutex_);
-    if (state_ == ConnectionState::kInflight) {
-      --last_id_;
-      state_ = ConnectionState::kIdle;
-    }
-    throw;
   } catch (const std::exception& error) {
     break_and_throw(record_of(error), command, id);
   }
@@ -97,12 +88,12 @@ wire::Result Connection::request(wire::Command command, Duration timeout,
 wire::Result Connection::exchange(wire::Command command, std::int64_t id, Duration timeout,
                                   const std::function<void(std::int64_t, ByteBuffer&)>& encode) {
   const Deadline deadline = Deadline::after(world_.clock, timeout);
+  out_.clear();
+  encode(id, out_);
   world_.log.record({.level = LogLevel::kDebug,
                      .event = LogEvent::kCommandSent,
                      .a = id,
                      .subject = name_of(command)});
-  out_.clear();
-  encode(id, out_);
   wire::send_frame(*channel_, out_, deadline);
   wire::receive_frame(*channel_, in_, deadline);
   wire::Response response = wire::decode_response(in_, id, name_of(command), wire::Peer::kRuntime);
@@ -113,7 +104,7 @@ wire::Result Connection::exchange(wire::Command command, std::int64_t id, Durati
   record.subject = name_of(command);
   record.detail = response.error;
   if (!response.traceback.empty()) record.detail += " (" + response.traceback + ")";
-  if (failure_breaks(command)) throw RuntimeBroken(record);
+  if (wire::failure_breaks(command) || wire::says_broken(response)) throw RuntimeBroken(record);
   throw NothingHappened(record);
 }
 
@@ -126,11 +117,17 @@ void Connection::break_and_throw(ErrorRecord record, wire::Command command, std:
   {
     const MutexLock lock(*mutex_);
     poisoned = state_ == ConnectionState::kBroken;
-    if (!poisoned && record.kind == ErrorKind::kRemote && !failure_breaks(command)) {
+    if (!poisoned && record.remedy == Remedy::kTryLater) {
       state_ = ConnectionState::kIdle;
       throw NothingHappened(record);
     }
     if (!poisoned && ending_) poisoned = true;
+    if (!poisoned && record.remedy == Remedy::kFixInput) {
+      // Nothing was written: the runtime knows of no request, and the id is free.
+      --last_id_;
+      state_ = ConnectionState::kIdle;
+      throw InvalidInput(record);
+    }
   }
   if (poisoned) {
     end_runtime();

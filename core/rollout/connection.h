@@ -35,9 +35,10 @@ class Connection {
   // timeout covers sending, waiting and the whole reply. Checks in order, all before an id is
   // taken: broken (RuntimeBroken kInvalidState), shut down (RuntimeBroken kInvalidState), another
   // request in flight (NothingHappened kInvalidState, naming it). RuntimeBroken kTimeout,
-  // kEndOfFile, kIo, PeerViolation kProtocol: the connection is broken. InvalidInput kProtocol: the
-  // request is too large; nothing was sent, IDLE. An ok=false reply:
-  // RuntimeBroken kRemote and broken for startup, sleep, wake_up and the native commands, else
+  // kEndOfFile, kIo, PeerViolation kProtocol: the connection is broken. InvalidInput, as
+  // `encode` threw it, or kProtocol for a body above wire::kFrameBodyBytesMax: nothing was sent, no
+  // id is used up, IDLE. An ok=false reply: RuntimeBroken kRemote and broken where the command's
+  // failure breaks (wire::failure_breaks) or the runtime says that it is broken, else
   // NothingHappened kRemote and IDLE.
   wire::Result request(wire::Command command, Duration timeout,
                        const std::function<void(std::int64_t id, ByteBuffer& out)>& encode);
@@ -53,6 +54,7 @@ class Connection {
   void shutdown(Duration timeout);
 
   ConnectionState state() const;
+  bool usable() const;  // neither broken nor shut down
   std::int64_t runtime_pid() const { return pid_; }
 
  private:

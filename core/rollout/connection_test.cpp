@@ -114,11 +114,25 @@ TEST_F(ConnectionTest, ARequestThatCannotBeEncodedIsNotSentAndBreaksNothing) {
                          });
   });
   EXPECT_EQ(record.remedy, Remedy::kFixInput);
-  EXPECT_EQ(record.subject, "message");
+  EXPECT_EQ(record.subject, "generate (request 2): message");
   EXPECT_EQ(connection_->state(), ConnectionState::kIdle);
   request(wire::Command::kHealth);
   EXPECT_THAT(runtime_.ids, ElementsAre(1, 2));
   EXPECT_TRUE(runtime_alive());
+}
+
+TEST_F(ConnectionTest, ARequestThatCannotBeEncodedIsPoisonedAllTheSame) {
+  const ErrorRecord record = failure_of([&] {
+    connection_->request(wire::Command::kGenerate, std::chrono::seconds(1),
+                         [&](std::int64_t, ByteBuffer&) {
+                           connection_->poison("the test wants it gone");
+                           throw_invalid(ErrorKind::kProtocol, "message", "is too large");
+                         });
+  });
+  EXPECT_EQ(record.kind, ErrorKind::kInvalidState);
+  EXPECT_EQ(record.remedy, Remedy::kRebuildRuntime);
+  EXPECT_THAT(record.detail, HasSubstr("the test wants it gone"));
+  expect_broken();
 }
 
 class ConnectionBreakTest : public ConnectionTest,

@@ -18,6 +18,11 @@ std::string_view to_string(SleepState state) {
   return "unknown";
 }
 
+Duration longest(const CommandTimeouts& t) {
+  return std::max(
+      {t.startup, t.generate, t.weight_update, t.health, t.sleep, t.wake_up, t.shutdown});
+}
+
 RolloutEngine::RolloutEngine(World world, EngineOptions options)
     : world_(world), options_(std::move(options)) {
   if (options_.tp_size < 1) {
@@ -217,8 +222,8 @@ void RolloutEngine::set_version(std::int64_t version) {
 }
 
 sync::TargetTopology RolloutEngine::topology() {
-  if (connection("topology").state() == ConnectionState::kBroken) {
-    throw_broken(ErrorKind::kInvalidState, "topology", "the runtime is broken");
+  if (!connection("topology").usable()) {
+    throw_broken(ErrorKind::kInvalidState, "topology", "the runtime is broken or was shut down");
   }
   sync::TargetTopology topology;
   topology.tp_size = options_.tp_size;

@@ -32,6 +32,9 @@ struct CommandTimeouts {
   Duration shutdown = std::chrono::seconds(30);
 };
 
+// What a runtime must grant its workers for a reply, at least.
+Duration longest(const CommandTimeouts& timeouts);
+
 struct EngineOptions {
   std::int64_t tp_size = 1;
   std::int64_t tp_rank = 0;  // 0 spawns

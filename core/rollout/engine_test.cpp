@@ -504,11 +504,29 @@ TEST_F(EngineTest, SetVersionNeverLowersAndEndsWithTheFirstPublication) {
 }
 
 TEST_F(EngineTest, ProbeFailureLeavesTheRuntimeUsable) {
-  runtime_.instead[wire::Command::kProbeIpc] = ScriptedRuntime::failure("RuntimeBroken: no peer");
+  runtime_.instead[wire::Command::kProbeIpc] = ScriptedRuntime::failure("NothingHappened: no peer");
   const ErrorRecord record = failure_of([&] { engine().probe_ipc({}); });
   EXPECT_EQ(record.kind, ErrorKind::kRemote);
   EXPECT_EQ(record.remedy, Remedy::kTryLater);
   EXPECT_TRUE(engine().generate({}).has_value());
+}
+
+TEST_F(EngineTest, ARuntimeThatSaysItIsBrokenIsEndedWhateverTheCommand) {
+  runtime_.instead[wire::Command::kHealth] =
+      ScriptedRuntime::failure("RuntimeBroken: worker 1: did not reply in time");
+  const ErrorRecord record = failure_of([&] { engine().health_check(); });
+  EXPECT_EQ(record.kind, ErrorKind::kRemote);
+  EXPECT_EQ(record.remedy, Remedy::kRebuildRuntime);
+  EXPECT_FALSE(runtime_alive());
+  EXPECT_EQ(engine().connection_state(), ConnectionState::kBroken);
+}
+
+TEST_F(EngineTest, ARuntimeThatIsGoneHasNoTopology) {
+  engine().topology();
+  engine().shutdown();
+  const ErrorRecord record = failure_of([&] { engine().topology(); });
+  EXPECT_EQ(record.kind, ErrorKind::kInvalidState);
+  EXPECT_EQ(record.remedy, Remedy::kRebuildRuntime);
 }
 
 TEST_F(EngineTest, ShutdownEndsTheRuntimeAndLaterCallsSaySo) {

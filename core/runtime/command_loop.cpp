@@ -1,5 +1,6 @@
 #include "tpsync/runtime/command_loop.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tpsync/base/errors.h"
@@ -9,6 +10,9 @@ namespace tpsync::runtime {
 
 namespace {
 
+// A reply may take this long even if its command took all of its time.
+constexpr Duration kReplyAllowance = std::chrono::seconds(5);
+
 std::string_view class_name(Remedy remedy) {
   switch (remedy) {
     case Remedy::kFixInput:
@@ -16,7 +20,7 @@ std::string_view class_name(Remedy remedy) {
     case Remedy::kTryLater:
       return "NothingHappened";
     case Remedy::kRebuildRuntime:
-      return "RuntimeBroken";
+      return wire::kBrokenClass;
     case Remedy::kFixPeer:
       return "PeerViolation";
   }
@@ -44,6 +48,7 @@ class Loop {
           ErrorKind::kProtocol, "request_id",
           "is " + std::to_string(head.request_id) + " after " + std::to_string(last_id_));
     }
+    const Deadline due = Deadline::after(world_.clock, options_.reply_timeout);
     const bool first = last_id_ == 0;
     last_id_ = head.request_id;
     wire::Response response;
@@ -53,7 +58,8 @@ class Loop {
     const After after = execute(first, response);
     reply_.clear();
     wire::encode_response(response, reply_);
-    wire::send_frame(channel_, reply_, Deadline::after(world_.clock, options_.reply_timeout));
+    const Deadline least = Deadline::after(world_.clock, kReplyAllowance);
+    wire::send_frame(channel_, reply_, Deadline::at(std::max(due.time(), least.time())));
     return after;
   }
 

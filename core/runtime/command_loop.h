@@ -39,8 +39,10 @@ class CommandHandler {
 };
 
 struct LoopOptions {
-  std::string name;        // "runtime", "worker 2": begins tracebacks
-  Duration reply_timeout;  // for a peer that does not read
+  std::string name;  // "runtime", "worker 2": begins tracebacks
+  // From a request's arrival to its reply's last byte, for a peer that does not read; a reply has 5
+  // s at least.
+  Duration reply_timeout;
   // Exactly last + 1; else only rising (a worker sees what the runtime forwards).
   bool consecutive_ids = true;
 };

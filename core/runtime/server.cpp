@@ -19,7 +19,7 @@ class Runtime final : public CommandHandler {
 
   After handle(const Request& request, wire::Response& response) override;
   After after_failure(wire::Command command) override {
-    return wire::is_native(command) ? After::kStop : After::kContinue;
+    return worker_lost_ || wire::is_native(command) ? After::kStop : After::kContinue;
   }
   Deadline next_request_deadline() override {
     return state_.stage() == PublicationStage::kNone
@@ -28,7 +28,11 @@ class Runtime final : public CommandHandler {
   }
 
  private:
-  // Every worker's reply to the request; throws the first failure.
+  Duration worker_timeout(wire::Command command) const {
+    return wire::is_native(command) ? options_.control_timeout : options_.worker_timeout;
+  }
+  // Every worker's reply to the request; throws the first failure: NothingHappened if the runtime
+  // can go on.
   std::vector<WorkerPool::Reply> forward(const Request& request);
   wire::StartupResult startup(const Request& request);
   wire::GenerateResult generate(const Request& request);
@@ -38,16 +42,23 @@ class Runtime final : public CommandHandler {
   const RuntimeOptions& options_;
   ServingState state_;
   WorkerPool pool_;
+  bool worker_lost_ = false;  // one died, broke the protocol or did not reply in time
 };
 
 std::vector<WorkerPool::Reply> Runtime::forward(const Request& request) {
   // A runtime whose native command failed ends anyway, so the first failure is reported at once;
   // after any other command it goes on, and every worker's reply must have been taken.
   auto replies =
-      pool_.call(request.command, request.id, request.body, options_.control_timeout,
+      pool_.call(request.command, request.id, request.body, worker_timeout(request.command),
                  wire::is_native(request.command) ? Collect::kUntilFailure : Collect::kEveryReply);
-  if (auto error = first_error(replies)) throw_record(*error);
-  return replies;
+  auto error = first_error(replies);
+  if (!error) return replies;
+  for (const WorkerPool::Reply& reply : replies) {
+    worker_lost_ |= reply.error && reply.error->kind != ErrorKind::kRemote;
+  }
+  const bool goes_on = !worker_lost_ && !wire::failure_breaks(request.command);
+  error->remedy = goes_on ? Remedy::kTryLater : Remedy::kRebuildRuntime;
+  throw_record(*error);
 }
 
 After Runtime::handle(const Request& request, wire::Response& response) {
@@ -150,8 +161,8 @@ After Runtime::finish(const Request& request, const wire::FinishRequest& finish,
   state_.check_finish(finish);
   wire::CommitResult result;
   try {
-    auto replies = pool_.call(request.command, request.id, request.body, options_.control_timeout,
-                              Collect::kUntilFailure);
+    auto replies = pool_.call(request.command, request.id, request.body,
+                              worker_timeout(request.command), Collect::kUntilFailure);
     for (WorkerPool::Reply& reply : replies) {
       auto* receipt = std::get_if<wire::WorkerReceipt>(&reply.response.result);
       if (!reply.error && receipt != nullptr) result.worker_receipts.push_back(std::move(*receipt));

@@ -51,8 +51,8 @@ class Worker final : public CommandHandler {
   device::Region weights_;
   device::Region kv_cache_;
   std::unique_ptr<InferenceEngine> engine_;
-  std::optional<transfer::WeightLoader> loader_;
   transfer::Importer importer_;
+  std::optional<transfer::WeightLoader> loader_;  // its work may read what the importer has open
 };
 
 After Worker::after_failure(wire::Command command) {

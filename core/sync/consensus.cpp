@@ -66,7 +66,7 @@ Consensus::Consensus(collective::ControlGroup& group, Clock& clock, Log& log,
 void Consensus::enter(std::string_view phase, std::int64_t index) {
   phase_ = phase;
   index_ = index;
-  noted_ = false;
+  failure_logged_ = false;
   log_.record(
       {.level = LogLevel::kDebug, .event = LogEvent::kPhaseEntered, .a = index, .subject = phase});
 }
@@ -88,9 +88,9 @@ Deadline Consensus::begin_own_wait() {
 }
 
 // Before any collective: should the group break in it, the cause is on record.
-void Consensus::note(const std::optional<ErrorRecord>& error) {
-  if (!error || noted_) return;
-  noted_ = true;
+void Consensus::log_failure(const std::optional<ErrorRecord>& error) {
+  if (!error || failure_logged_) return;
+  failure_logged_ = true;
   const std::string text = to_text(*error);
   log_.record({.level = LogLevel::kWarning,
                .event = LogEvent::kPhaseFailed,
@@ -122,7 +122,7 @@ void Consensus::with_phase(Call&& call) {
 }
 
 std::vector<ByteBuffer> Consensus::exchange(ByteView own, std::optional<ErrorRecord>& error) {
-  note(error);
+  log_failure(error);
   const Deadline until = deadline_for(error);
   if (!error) wait_deadline_ = until;
   std::vector<ByteBuffer> gathered;
@@ -134,7 +134,7 @@ std::vector<ByteBuffer> Consensus::exchange(ByteView own, std::optional<ErrorRec
 }
 
 void Consensus::broadcast(ByteBuffer& bytes, std::optional<ErrorRecord>& error) {
-  note(error);
+  log_failure(error);
   const Deadline until = deadline_for(error);
   if (!error) wait_deadline_ = until;
   if (error) bytes.clear();
@@ -143,7 +143,7 @@ void Consensus::broadcast(ByteBuffer& bytes, std::optional<ErrorRecord>& error) 
 }
 
 void Consensus::agree(const std::optional<ErrorRecord>& local) {
-  note(local);
+  log_failure(local);
   const std::uint64_t gate = gate_word(phase_, index_);
   const std::uint64_t status = !local                                  ? kOk
                                : local->kind == ErrorKind::kPeerFailed ? kGaveUp

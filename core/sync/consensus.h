@@ -39,8 +39,9 @@ class Consensus final : public transfer::Gates {
   // becomes kPeerFailed.
   void broadcast(ByteBuffer& bytes, std::optional<ErrorRecord>& error);
 
-  // Not collective. A wait of this rank alone begins, in a phase in which its peers wait for it at
-  // an exchange: half the control timeout, so that it still meets them there.
+  // Not collective. As begin_wait, for a wait of this rank alone in a phase whose peers wait for it
+  // at an exchange: returns half the control timeout from now, so that a rank whose wait failed
+  // still meets them there.
   Deadline begin_own_wait();
 
   // "native-transfer-3" for the chunk phases, "native-init" for the others.
@@ -50,7 +51,7 @@ class Consensus final : public transfer::Gates {
   template <typename Call>
   void with_phase(Call&& call);
   Deadline deadline_for(const std::optional<ErrorRecord>& error);
-  void note(const std::optional<ErrorRecord>& error);
+  void log_failure(const std::optional<ErrorRecord>& error);
 
   collective::ControlGroup& group_;
   Clock& clock_;
@@ -59,7 +60,7 @@ class Consensus final : public transfer::Gates {
   Deadline wait_deadline_ = Deadline::at(TimePoint{0});  // of the wait begun last
   std::string_view phase_;
   std::int64_t index_ = 0;
-  bool noted_ = false;  // this rank's failure in the present phase is logged
+  bool failure_logged_ = false;  // this rank's, in the present phase
   std::vector<std::uint64_t> words_;
 };
 

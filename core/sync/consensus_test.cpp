@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "core/base/testing/fake_world.h"
 #include "core/sync/testing/thread_group.h"
 #include "tpsync/collective/forwarding_groups.h"
@@ -301,6 +303,60 @@ std::vector<Duration> waits_of(const std::optional<ErrorRecord>& local, Duration
   std::vector<Duration> waits;
   for (const Deadline deadline : group.deadlines) waits.push_back(deadline.time() - clock.now());
   return waits;
+}
+
+// ---- what is on record ----
+
+class BrokenGather final : public collective::ForwardingControlGroup {
+ public:
+  using ForwardingControlGroup::ForwardingControlGroup;
+  std::vector<ByteBuffer> all_gather(ByteView, Deadline) override {
+    throw_broken(ErrorKind::kPeerLost, "group", "injected by the test");
+  }
+};
+
+TEST(Consensus, AFailureIsOnRecordBeforeAnExchangeInWhichTheGroupBreaks) {
+  fakes::run_ranks(1, [&](std::unique_ptr<fakes::ThreadGroup> inner) {
+    tpsync::fakes::VirtualClock clock;
+    tpsync::fakes::RecordingLog log;
+    BrokenGather group(*inner);
+    Consensus consensus(group, clock, log, kControlTimeout);
+    consensus.enter("native-finish", 0);
+    std::optional<ErrorRecord> error = error_of(ErrorKind::kDevice, "copy");
+    EXPECT_THROW(consensus.exchange({}, error), RuntimeBroken);
+    const auto* logged = log.find(LogEvent::kPhaseFailed);
+    ASSERT_NE(logged, nullptr);
+    EXPECT_EQ(logged->subject, "native-finish");
+    EXPECT_THAT(logged->text, testing::HasSubstr("copy"));
+  });
+}
+
+TEST(Consensus, AFailureIsLoggedOncePerPhase) {
+  fakes::run_ranks(1, [&](std::unique_ptr<fakes::ThreadGroup> group) {
+    tpsync::fakes::VirtualClock clock;
+    tpsync::fakes::RecordingLog log;
+    Consensus consensus(*group, clock, log, kControlTimeout);
+    for (std::size_t phase = 1; phase <= 2; ++phase) {
+      consensus.enter("native-finish", 0);
+      std::optional<ErrorRecord> error = error_of(ErrorKind::kDevice, "copy");
+      consensus.exchange({}, error);
+      EXPECT_THROW(consensus.agree(error), RuntimeBroken);
+      const auto logged =
+          std::count_if(log.entries.begin(), log.entries.end(),
+                        [](const auto& entry) { return entry.event == LogEvent::kPhaseFailed; });
+      EXPECT_EQ(static_cast<std::size_t>(logged), phase);
+    }
+  });
+}
+
+TEST(Consensus, AWaitOfItsOwnLeavesHalfTheControlTimeoutToMeetThePeers) {
+  fakes::run_ranks(1, [&](std::unique_ptr<fakes::ThreadGroup> group) {
+    tpsync::fakes::VirtualClock clock;
+    tpsync::fakes::RecordingLog log;
+    Consensus consensus(*group, clock, log, kControlTimeout);
+    const TimePoint begin = clock.now();
+    EXPECT_EQ(consensus.begin_own_wait().time(), begin + kControlTimeout / 2);
+  });
 }
 
 TEST(Consensus, AGateWaitsForTheControlTimeout) {

@@ -11,7 +11,7 @@ namespace tpsync::sync {
 namespace {
 
 // A kill routine's worst case, and so the time after which a worker that still lives is not going
-// to die.
+// to die. Not kKillAllowance: a survivor has that long in all, and this wait is a part of it.
 constexpr Duration kWorkerDeathAllowance = total(KillBudget{});
 constexpr std::uint64_t kProbeBytes = sizeof(std::uint64_t);
 
@@ -41,6 +41,11 @@ std::string to_hex(ByteView bytes) {
   return text;
 }
 
+// A command that failed so was not sent, or was refused by everybody before it had an effect.
+bool changed_nothing(const Error& error) {
+  return error.remedy() == Remedy::kFixInput || error.remedy() == Remedy::kTryLater;
+}
+
 std::int64_t visible_devices(Host& host) {
   const auto list = host.environment("CUDA_VISIBLE_DEVICES");
   if (!list) return 1;  // the one device that main handed down
@@ -48,32 +53,41 @@ std::int64_t visible_devices(Host& host) {
   return 1 + static_cast<std::int64_t>(std::count(list->begin(), list->end(), ','));
 }
 
-// What must be the same on every rank, by name: the plan, and the options that decide which
-// collectives are entered and what is sent.
-std::vector<std::pair<std::string, std::string>> equal_on_all_ranks(const wire::Manifest& manifest,
-                                                                    const SyncOptions& options) {
-  return {{"manifest", manifest.fingerprint},
-          {"bucket_bytes", std::to_string(options.bucket_bytes)},
-          {"content_digest", options.content_digest ? "on" : "off"},
-          {"layout", options.layout ? std::string(name_of(*options.layout)) : "any"},
-          {"flush_cache", options.flush_cache ? "on" : "off"},
-          {"control_timeout", std::to_string(options.control_timeout.count())}};
+wire::SchemaReport schema_report(const wire::Manifest& manifest, const SyncOptions& options,
+                                 const wire::SourceLayout& source) {
+  wire::SchemaReport report;
+  report.fingerprint = manifest.fingerprint;
+  report.bucket_bytes = options.bucket_bytes;
+  report.content_digest = options.content_digest;
+  if (options.layout) report.layout = name_of(*options.layout);
+  report.flush_cache = options.flush_cache;
+  report.control_timeout_ns = options.control_timeout.count();
+  report.source = source;
+  return report;
 }
 
-void append(ByteBuffer& out, std::string_view text) {
-  const ByteView bytes = as_view(text);
-  out.insert(out.end(), bytes.begin(), bytes.end());
-}
-
-std::vector<std::string_view> lines_of(ByteView bytes) {
-  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  std::vector<std::string_view> lines;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    lines.push_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
+// The plan, the shards' bounds, and the options that decide which collectives are entered, what is
+// sent, how the result is checked, and how long ranks wait for one another.
+void require_equal(const wire::SchemaReport& report, const wire::SchemaReport& first) {
+  const auto compare = [](std::string_view name, const std::string& own, const std::string& other) {
+    if (own == other) return;
+    throw_invalid(
+        ErrorKind::kMismatch, name,
+        "is " + own + " on this rank and " + other + " on rank 0; give all ranks the same");
+  };
+  const auto switched = [](bool on) -> std::string { return on ? "on" : "off"; };
+  const auto named = [](const std::string& layout) { return layout.empty() ? "any" : layout; };
+  compare("manifest", report.fingerprint, first.fingerprint);
+  compare("bucket_bytes", std::to_string(report.bucket_bytes), std::to_string(first.bucket_bytes));
+  compare("content_digest", switched(report.content_digest), switched(first.content_digest));
+  compare("layout", named(report.layout), named(first.layout));
+  compare("flush_cache", switched(report.flush_cache), switched(first.flush_cache));
+  compare("control_timeout", std::to_string(report.control_timeout_ns) + " ns",
+          std::to_string(first.control_timeout_ns) + " ns");
+  if (report.source != first.source) {
+    throw_invalid(ErrorKind::kMismatch, "shards",
+                  "this rank cuts the tensors at other rows than rank 0 does");
   }
-  return lines;
 }
 
 }  // namespace
@@ -153,7 +167,7 @@ void IpcWeightSync::setup() {
   });
   const auto gathered = consensus_.exchange(own, error);
   attempt(error, [&] {
-    transfer::for_each_rank(gathered, [&](std::size_t, ByteView bytes) {
+    transfer::for_each_rank(gathered, [&](ByteView bytes) {
       const auto words = wire::decode_sums(bytes);
       if (words.size() != 1 || words[0] > static_cast<std::uint64_t>(kCommittedVersionMax)) {
         throw_violation(ErrorKind::kProtocol, "setup", "this rank sent no committed version");
@@ -208,7 +222,7 @@ const IpcWeightSync::Plan& IpcWeightSync::plan() {
   return *plan_;
 }
 
-// Whether the trainer holds what the model's configuration says.
+// Throws unless the trainer holds exactly what the model's configuration says.
 void IpcWeightSync::check_source() {
   const auto& expected = plan().canonical.tensors;
   if (!source_.usable()) {
@@ -237,23 +251,15 @@ void IpcWeightSync::check_schema() {
   ByteBuffer own;
   attempt(error, [&] {
     check_source();
-    for (const auto& [name, value] : equal_on_all_ranks(plan_->manifest, options_)) {
-      append(own, value + "\n");
-    }
+    wire::encode(schema_report(plan_->manifest, options_, source_.layout()), own);
   });
   const auto gathered = consensus_.exchange(own, error);
   attempt(error, [&] {
-    const auto fields = equal_on_all_ranks(plan_->manifest, options_);
-    const auto first = lines_of(gathered[0]);
-    transfer::for_each_rank(gathered, [&](std::size_t, ByteView bytes) {
-      const auto lines = lines_of(bytes);
-      for (std::size_t i = 0; i < fields.size(); ++i) {
-        if (i < lines.size() && i < first.size() && lines[i] == first[i]) continue;
-        throw_invalid(ErrorKind::kMismatch, fields[i].first,
-                      fields[i].first == "manifest"
-                          ? "this rank plans another model than rank 0"
-                          : "this rank has another value than rank 0; give all ranks the same");
-      }
+    std::optional<wire::SchemaReport> first;
+    transfer::for_each_rank(gathered, [&](ByteView bytes) {
+      const wire::SchemaReport report = wire::decode_schema_report(bytes);
+      if (!first) first = report;
+      require_equal(report, *first);
     });
   });
   consensus_.agree(error);
@@ -343,9 +349,8 @@ void IpcWeightSync::preflight(const wire::TopologyReport& topology) {
   const auto gathered = consensus_.exchange(own, error);
   attempt(error, [&] {
     std::vector<wire::PreflightReport> reports;
-    transfer::for_each_rank(gathered, [&](std::size_t, ByteView bytes) {
-      reports.push_back(wire::decode_preflight_report(bytes));
-    });
+    transfer::for_each_rank(
+        gathered, [&](ByteView bytes) { reports.push_back(wire::decode_preflight_report(bytes)); });
     check_preflight(reports, topology, limits);
   });
   consensus_.agree(error);
@@ -382,27 +387,26 @@ void IpcWeightSync::probe_ipc(const wire::TopologyReport& topology) {
                        .event = LogEvent::kExportLeaked,
                        .a = static_cast<std::int64_t>(kProbeBytes)});
   };
-  bool sent = false;
+  bool may_be_open = false;
   try {
     wire::ProbeIpcRequest request;
     const auto gathered = consensus_.exchange(own, error);
     attempt(error, [&] {
       std::vector<wire::HandleMap> handles;
-      transfer::for_each_rank(gathered, [&](std::size_t, ByteView bytes) {
-        handles.push_back(wire::decode_handle_map(bytes));
-      });
+      transfer::for_each_rank(
+          gathered, [&](ByteView bytes) { handles.push_back(wire::decode_handle_map(bytes)); });
       request.handles = transfer::merge_handles(topology.device_uuids, std::move(handles));
       for (int r = 0; r < group_->size(); ++r) request.words.push_back(probe_word(r));
     });
     consensus_.agree(error);
-    sent = true;
+    may_be_open = true;
     rank_zero_step("topology-ipc-probe", [&] { target_.probe_ipc(request); });
   } catch (const Error& e) {
-    // A worker may have the probe open from the command on until it answered or is dead. If the
-    // group broke, this rank knows of neither: the few bytes stay until the process ends.
+    // A command that was refused, here or by the workers, leaves no worker with the probe open.
+    // After any other failure one may have it until it is dead; and if the group broke, this rank
+    // knows of neither: the few bytes stay until the process ends.
     const bool lost = e.kind() == ErrorKind::kPeerLost;
-    const bool answered = e.kind() == ErrorKind::kRemote || e.kind() == ErrorKind::kIpc;
-    if (lost || (sent && !answered && !workers_gone())) keep();
+    if (lost || (may_be_open && !changed_nothing(e) && !workers_gone(worker_deadline()))) keep();
     throw;
   }
 }
@@ -463,8 +467,13 @@ PublicationResult IpcWeightSync::publish() {
   const wire::TopologyReport topology = discover_topology();
   preflight(topology);
   const wire::StartRequest start = prepare_publication(topology);
+  try {
+    rank_zero_step("native-init", [&] { target_.init_publication(); });
+  } catch (const Error& e) {
+    if (!changed_nothing(e)) apply(PublicationEvent::kInit);
+    throw;
+  }
   apply(PublicationEvent::kInit);
-  rank_zero_step("native-init", [&] { target_.init_publication(); });
   rank_zero_step("native-start", [&] { target_.start_publication(start); });
   apply(PublicationEvent::kStart);
   const wire::ExpectedDigest digest = transfer_weights(start.header);
@@ -521,8 +530,11 @@ void IpcWeightSync::release() {
   apply(PublicationEvent::kDone);
 }
 
-bool IpcWeightSync::workers_gone() {
-  const Deadline deadline = Deadline::after(world_.clock, kWorkerDeathAllowance);
+Deadline IpcWeightSync::worker_deadline() {
+  return Deadline::after(world_.clock, kWorkerDeathAllowance);
+}
+
+bool IpcWeightSync::workers_gone(Deadline deadline) {
   bool gone = true;
   for (const auto& worker : workers_) gone &= worker && worker->wait(deadline).has_value();
   return gone;
@@ -542,11 +554,13 @@ void IpcWeightSync::fail(const ErrorRecord& cause) {
   record.remedy = Remedy::kRebuildRuntime;
   broken_ = true;
   if (state_ != PublicationState::kReleased) apply(PublicationEvent::kFail);
+  const Deadline gone = worker_deadline();
   if (rank_ == 0) target_.poison(to_text(record));
-  // A worker may still read this actor's buffer until it is dead; only then is the memory given
-  // back.
-  if (sender_ && (!sender_->holds_buffer() || workers_gone())) {
-    sender_->release(consensus_.begin_wait());
+  // A worker may read this actor's buffer until it is dead, and only then is it given back. Without
+  // a buffer nobody is waited for. This rank's own work had its control timeout already.
+  if (sender_ && (!sender_->holds_buffer() || workers_gone(gone))) {
+    const Deadline least = Deadline::after(world_.clock, kTimeoutGrace);
+    sender_->release(Deadline::at(std::max(gone.time(), least.time())));
   }
   sender_.reset();
   workers_.clear();

@@ -95,7 +95,9 @@ class IpcWeightSync {
   template <typename Call>
   void rank_zero_step(std::string_view phase, Call&& call);
   [[noreturn]] void fail(const ErrorRecord& record);
-  bool workers_gone();
+  // When a worker that still lives is not going to die any more.
+  Deadline worker_deadline();
+  bool workers_gone(Deadline deadline);
   void apply(PublicationEvent event);
 
   World world_;

@@ -59,12 +59,20 @@ class ScriptedTarget final : public PublicationTarget {
     if (failing == "silent probe") {
       throw_broken(ErrorKind::kTimeout, "probe_ipc", "injected by the test");
     }
+    if (failing == "unsent probe") {
+      throw_invalid(ErrorKind::kProtocol, "probe_ipc", "injected by the test");
+    }
     if (failing == "probe") {
       throw_nothing_happened(ErrorKind::kRemote, "probe_ipc", "injected by the test");
     }
     step("probe");
   }
-  void init_publication() override { step("init"); }
+  void init_publication() override {
+    if (failing == "unsent init") {
+      throw_nothing_happened(ErrorKind::kInvalidState, "init", "injected by the test");
+    }
+    step("init");
+  }
   void start_publication(const wire::StartRequest& request) override {
     header = request.header;
     step("start");
@@ -422,6 +430,26 @@ TEST_F(IpcWeightSyncTest, AProbeThatNobodyAnsweredIsKeptWhileAWorkerLives) {
   EXPECT_NE(actor_->world.log.find(LogEvent::kExportLeaked), nullptr);
 }
 
+TEST_F(IpcWeightSyncTest, AProbeThatNobodyAnsweredIsFreedOnceTheWorkersAreDead) {
+  sync().setup();
+  target().failing = "silent probe";
+  actor_->end_workers();
+  EXPECT_EQ(sync_failure().kind, ErrorKind::kTimeout);
+  EXPECT_EQ(memory_.live_exports(), 0u);
+  EXPECT_EQ(actor_->world.log.find(LogEvent::kExportLeaked), nullptr);
+}
+
+// Nothing was sent: nobody is waited for.
+TEST_F(IpcWeightSyncTest, AProbeThatWasNotSentIsFreedAtOnce) {
+  sync().setup();
+  target().failing = "unsent probe";
+  const TimePoint begin = actor_->world.clock.now();
+  EXPECT_EQ(sync_failure().remedy, Remedy::kFixInput);
+  EXPECT_EQ(actor_->world.clock.now(), begin);
+  EXPECT_EQ(memory_.live_exports(), 0u);
+  EXPECT_EQ(actor_->world.log.find(LogEvent::kExportLeaked), nullptr);
+}
+
 TEST_F(IpcWeightSyncTest, AProbeThatAWorkerRefusedIsFreed) {
   sync().setup();
   target().failing = "probe";
@@ -436,6 +464,25 @@ TEST_F(IpcWeightSyncTest, ASourceThatNamesNoGroupOfCollectivesIsRefused) {
   const ErrorRecord record = sync_failure();
   EXPECT_EQ(record.kind, ErrorKind::kInvalidState);
   EXPECT_EQ(record.subject, "source");
+  expect_poisoned();
+}
+
+// As a connection that is busy refuses it: the runtime knows of nothing and stays as it was.
+TEST_F(IpcWeightSyncTest, AnInitThatWasNotSentPoisonsNothing) {
+  sync().setup();
+  target().failing = "unsent init";
+  EXPECT_EQ(sync_failure().remedy, Remedy::kTryLater);
+  EXPECT_EQ(target().poisoned_with, "");
+  target().failing.clear();
+  EXPECT_EQ(sync().sync().model_version, 1);
+}
+
+TEST_F(IpcWeightSyncTest, AFailureBeforeTheBufferWaitsForNobody) {
+  sync().setup();
+  target().failing = "init";
+  const TimePoint begin = actor_->world.clock.now();
+  sync_failure();
+  EXPECT_EQ(actor_->world.clock.now(), begin);
   expect_poisoned();
 }
 

@@ -120,9 +120,8 @@ void Sender::open(std::span<const std::string> device_uuids) {
   const auto gathered = gates_.exchange(own, error);
   attempt(error, [&] {
     std::vector<wire::HandleMap> handles;
-    for_each_rank(gathered, [&](std::size_t, ByteView bytes) {
-      handles.push_back(wire::decode_handle_map(bytes));
-    });
+    for_each_rank(gathered,
+                  [&](ByteView bytes) { handles.push_back(wire::decode_handle_map(bytes)); });
     handles_ = merge_handles(device_uuids, std::move(handles));
   });
   gates_.agree(error);
@@ -227,7 +226,7 @@ wire::ExpectedDigest Sender::verify_source(const std::string& fingerprint) {
 
 wire::ExpectedDigest Sender::add_sums(std::span<const ByteBuffer> gathered) const {
   std::vector<std::uint64_t> total(expected_.size(), 0);
-  for_each_rank(gathered, [&](std::size_t, ByteView bytes) {
+  for_each_rank(gathered, [&](ByteView bytes) {
     const auto sums = wire::decode_sums(bytes);
     if (sums.size() != total.size()) {
       throw_violation(ErrorKind::kMismatch, "digest",

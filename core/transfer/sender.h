@@ -46,12 +46,14 @@ class Gates {
   virtual collective::ControlGroup& group() = 0;
 };
 
-// Reads what each rank gave. An error that names no rank is that of the rank whose part was read.
+// Reads, in rank order, what an exchange gathered, if it left no error. Throws what `read` throws;
+// an Error that names no rank gets that of the rank whose part was read, so that details may say
+// "this rank".
 template <typename Read>
 void for_each_rank(std::span<const ByteBuffer> parts, Read&& read) {
   for (std::size_t r = 0; r < parts.size(); ++r) {
     try {
-      read(r, ByteView(parts[r]));
+      read(ByteView(parts[r]));
     } catch (const Error& error) {
       ErrorRecord record = error.record();
       if (record.rank < 0) record.rank = static_cast<int>(r);
@@ -113,7 +115,8 @@ class Sender {
   // longer touches it, and keeps the buffer if the deadline passes or the source throws. Throws no
   // std::exception.
   void release(Deadline deadline);
-  // A worker may have this rank's buffer open.
+  // True from the buffer's allocation in open() until release() freed it: as long as it is, a
+  // worker may have it open.
   bool holds_buffer() const { return static_cast<bool>(buffer_); }
 
  private:

@@ -345,6 +345,23 @@ Payload decode_payload(Command command, ByteView body) {
 
 // ---- the actors' reports
 
+SchemaReport decode_schema_report(ByteView bytes) {
+  Reader in(bytes);
+  const Path root;
+  in.array_of(8, root);
+  SchemaReport report;
+  report.fingerprint = in.text(root.field("fingerprint"));
+  report.bucket_bytes = in.natural(root.field("bucket_bytes"));
+  report.content_digest = in.boolean(root.field("content_digest"));
+  report.layout = in.text(root.field("layout"));
+  report.flush_cache = in.boolean(root.field("flush_cache"));
+  report.control_timeout_ns = in.integer(root.field("control_timeout_ns"));
+  report.source.world = in.natural(root.field("world"));
+  report.source.row_bounds = read_packed_bounds(in, root.field("row_bounds"));
+  in.end(root);
+  return report;
+}
+
 TopologyReport decode_topology_report(ByteView bytes) {
   Reader in(bytes);
   const Path root;

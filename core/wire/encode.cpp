@@ -279,6 +279,19 @@ void encode_response(const Response& response, ByteBuffer& out) {
 
 // ---- the actors' reports: arrays of fixed length, in the order of the structs
 
+void encode(const SchemaReport& report, ByteBuffer& out) {
+  Writer writer(out);
+  writer.array(8);
+  writer.text(report.fingerprint);
+  writer.natural(report.bucket_bytes);
+  writer.boolean(report.content_digest);
+  writer.text(report.layout);
+  writer.boolean(report.flush_cache);
+  writer.integer(report.control_timeout_ns);
+  writer.natural(report.source.world);
+  write_packed_bounds(writer, report.source);
+}
+
 void encode(const TopologyReport& report, ByteBuffer& out) {
   Writer writer(out);
   writer.array(4);

@@ -41,6 +41,16 @@ std::optional<Command> command_from(std::string_view name) {
   return static_cast<Command>(found - kCommandNames.begin() + 1);
 }
 
+bool says_broken(const Response& response) {
+  return !response.ok && response.error.starts_with(kBrokenClass) &&
+         std::string_view(response.error).substr(kBrokenClass.size()).starts_with(": ");
+}
+
+bool failure_breaks(Command command) {
+  return is_native(command) || command == Command::kSleep || command == Command::kWakeUp ||
+         command == Command::kStartup;
+}
+
 bool is_native(Command command) {
   switch (command) {
     case Command::kInit:

@@ -56,8 +56,11 @@ enum class Command : std::uint8_t {
 };
 std::string_view name_of(Command command);
 std::optional<Command> command_from(std::string_view name);
-// The five commands of a publication: a failure of one of them ends the runtime.
+// The five commands of a publication.
 bool is_native(Command command);
+// A failure reply to the command leaves the runtime unusable: startup, sleep, wake_up and the
+// native ones.
+bool failure_breaks(Command command);
 
 // An opaque exported handle per device UUID, in ascending order of UUID; UUIDs are distinct. On the
 // wire a map, in any order.
@@ -261,8 +264,24 @@ enum class Peer : std::uint8_t { kRuntime, kWorker };
 Response decode_response(ByteView body, std::int64_t expected_id, std::string_view expected_command,
                          Peer peer);
 
+// A failure's `error` begins with the class of what was thrown ("NothingHappened: ..."). The class
+// RuntimeBroken says that the sender cannot go on, whatever the command was: it ends after the
+// reply.
+inline constexpr std::string_view kBrokenClass = "RuntimeBroken";
+bool says_broken(const Response& response);
+
 // ---- what actors say to one another (ControlGroup), all MessagePack as well ----
 
+struct SchemaReport {       // each rank to all: what must be the same on every rank
+  std::string fingerprint;  // of the manifest that it plans
+  std::uint64_t bucket_bytes = 0;
+  bool content_digest = false;
+  std::string layout;  // a name of Layout; empty: any
+  bool flush_cache = false;
+  std::int64_t control_timeout_ns = 0;
+  SourceLayout source;  // this rank's view of how all ranks' shards cut the tensors
+  friend bool operator==(const SchemaReport&, const SchemaReport&) = default;
+};
 struct TopologyReport {  // rank 0 to all
   std::int64_t tp_world_size = 0;
   std::vector<std::string> device_uuids;  // by TP rank
@@ -279,6 +298,8 @@ struct PreflightReport {  // each rank to all
   friend bool operator==(const PreflightReport&, const PreflightReport&) = default;
 };
 
+void encode(const SchemaReport& report, ByteBuffer& out);
+SchemaReport decode_schema_report(ByteView bytes);
 void encode(const TopologyReport& report, ByteBuffer& out);
 TopologyReport decode_topology_report(ByteView bytes);
 void encode(const PreflightReport& report, ByteBuffer& out);

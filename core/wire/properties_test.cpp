@@ -88,6 +88,10 @@ TEST(RoundTrip, OfEveryResponse) {
 }
 
 TEST(RoundTrip, OfWhatActorsSayToOneAnother) {
+  EXPECT_TRUE(rc::check("schema report", [] {
+    const SchemaReport report = testing::schema_report();
+    RC_ASSERT((decode_schema_report(encoded(report)) == report));
+  }));
   EXPECT_TRUE(rc::check("topology report", [] {
     const TopologyReport report = testing::topology_report();
     RC_ASSERT((decode_topology_report(encoded(report)) == report));
@@ -162,6 +166,8 @@ std::vector<Decoder> all_decoders() {
            }});
     }
   }
+  decoders.push_back({"SchemaReport", [] { return encoded(testing::schema_report()); },
+                      [](ByteView bytes) { return encoded(decode_schema_report(bytes)); }});
   decoders.push_back({"TopologyReport", [] { return encoded(testing::topology_report()); },
                       [](ByteView bytes) { return encoded(decode_topology_report(bytes)); }});
   decoders.push_back({"PreflightReport", [] { return encoded(testing::preflight_report()); },

@@ -174,9 +174,15 @@ class FakeProcess final : public Process {
     clock_.sleep_until(deadline.time());
     return std::nullopt;
   }
-  bool signal_group(Signal signal) noexcept override { return take(signal); }
+  bool signal_group(Signal signal) noexcept override {
+    TPSYNC_ASSERT(state_->own_group);
+    return take(signal);
+  }
   bool signal(Signal signal) noexcept override { return take(signal); }
-  bool group_alive() noexcept override { return state_->alive; }
+  bool group_alive() noexcept override {
+    TPSYNC_ASSERT(state_->own_group);
+    return state_->alive;
+  }
 
  private:
   bool take(Signal signal) {

@@ -276,6 +276,19 @@ inline Response response(Command command, bool ok, Peer peer) {
   return out;
 }
 
+inline SchemaReport schema_report() {
+  SchemaReport out;
+  out.fingerprint = text();
+  out.bucket_bytes = natural();
+  out.content_digest = boolean();
+  out.layout = text();
+  out.flush_cache = boolean();
+  out.control_timeout_ns = integer();
+  out.source.world = natural();
+  out.source.row_bounds = list_of(6, natural);
+  return out;
+}
+
 inline TopologyReport topology_report() {
   TopologyReport out;
   out.tp_world_size = integer();

@@ -41,6 +41,7 @@ class ScriptedTarget final : public PublicationTarget {
   TargetTopology given;
   Duration update_timeout = seconds(300);
   std::string failing;  // the step of this name throws
+  std::function<void()> at_probe = [] {};
   std::function<void(wire::CommitResult&)> edit_result = [](wire::CommitResult&) {};
   std::vector<std::string> steps;
   std::string poisoned_with;
@@ -56,6 +57,7 @@ class ScriptedTarget final : public PublicationTarget {
          (policy.preserve_next ? " preserving" : ""));
   }
   void probe_ipc(const wire::ProbeIpcRequest&) override {
+    at_probe();
     if (failing == "silent probe") {
       throw_broken(ErrorKind::kTimeout, "probe_ipc", "injected by the test");
     }
@@ -433,7 +435,7 @@ TEST_F(IpcWeightSyncTest, AProbeThatNobodyAnsweredIsKeptWhileAWorkerLives) {
 TEST_F(IpcWeightSyncTest, AProbeThatNobodyAnsweredIsFreedOnceTheWorkersAreDead) {
   sync().setup();
   target().failing = "silent probe";
-  actor_->end_workers();
+  target().at_probe = [&] { actor_->end_workers(); };
   EXPECT_EQ(sync_failure().kind, ErrorKind::kTimeout);
   EXPECT_EQ(memory_.live_exports(), 0u);
   EXPECT_EQ(actor_->world.log.find(LogEvent::kExportLeaked), nullptr);
@@ -609,6 +611,7 @@ class FailingCall : public TwoActors,
 
 INSTANTIATE_TEST_SUITE_P(OfTheSource, FailingCall,
                          testing::Values(std::pair("metadata", "expected-schema"),
+                                         std::pair("layout", "expected-schema"),
                                          std::pair("begin", "native-buffer-allocation"),
                                          std::pair("group_count", "native-buffer-allocation"),
                                          std::pair("exhausted", "native-source-verify"),
@@ -623,15 +626,22 @@ TEST_P(FailingCall, OnOneRankIsTheSameErrorOnBoth) {
   }
 }
 
-TEST_F(FailingCall, OfTheLayoutOnRankZeroTouchesNothing) {
-  const auto outcomes = publish_with_failing_call(0, "layout");
-  expect_internal(outcomes, 0, "publication-id");
-  EXPECT_EQ(outcomes[1].state, PublicationState::kIdle);
+// Workers cut every rank's region by the bounds that rank 0 sends.
+TEST_F(TwoActors, ShardsThatAreCutElsewhereOnOneRankAreRefusedBeforeTheRuntimeIsTouched) {
+  const auto outcomes = publish([](Actor& actor) {
+    if (actor.rank != 1) return;
+    ASSERT_FALSE(actor.source.source_layout.row_bounds.empty());
+    actor.source.source_layout.row_bounds.back() += 1;
+  });
+  for (const Outcome& outcome : outcomes) {
+    ASSERT_TRUE(outcome.error.has_value());
+    EXPECT_EQ(outcome.error->kind, ErrorKind::kMismatch);
+    EXPECT_EQ(outcome.error->subject, "shards");
+    EXPECT_EQ(outcome.error->rank, 1);
+    EXPECT_EQ(outcome.error->phase, "expected-schema");
+    EXPECT_EQ(outcome.state, PublicationState::kIdle);
+  }
   EXPECT_THAT(outcomes[0].steps, testing::Not(testing::Contains("init")));
-}
-
-TEST_F(FailingCall, OfTheLayoutCannotHappenElsewhere) {
-  EXPECT_EQ(publish_with_failing_call(1, "layout")[1].version, 1);
 }
 
 TEST_F(FailingCall, OfTheDrainAfterTheReleaseFailsNobody) {

@@ -63,10 +63,10 @@ class ScriptedSource final : public WeightSource {
  public:
   ScriptedSource(std::vector<wire::TensorRecord> records, std::vector<std::string>& steps)
       : tensors(std::move(records)), steps_(steps) {
-    layout_.world = 1;
+    source_layout.world = 1;
     for (const auto& tensor : tensors) {
-      layout_.row_bounds.push_back(0);
-      layout_.row_bounds.push_back(static_cast<std::uint64_t>(tensor.shape.at(0)));
+      source_layout.row_bounds.push_back(0);
+      source_layout.row_bounds.push_back(static_cast<std::uint64_t>(tensor.shape.at(0)));
     }
   }
 
@@ -75,7 +75,8 @@ class ScriptedSource final : public WeightSource {
   std::uint64_t extra = 0;  // tensors that are emitted with the last chunk beyond it
   bool has_more = false;    // what exhausted() denies
   bool is_usable = true;
-  bool drains = true;  // what quiesce() answers
+  bool drains = true;                // what quiesce() answers
+  wire::SourceLayout source_layout;  // all rows at one rank, unless the test says otherwise
   // "metadata", "layout", "begin", "group_count", "exhausted", "digest_sums", "quiesce"
   std::function<void(std::string_view call)> before_call = [](std::string_view) {};
   std::string failing_step;  // "prepare 1.0" throws
@@ -87,7 +88,7 @@ class ScriptedSource final : public WeightSource {
   }
   const wire::SourceLayout& layout() override {
     before_call("layout");
-    return layout_;
+    return source_layout;
   }
   bool usable() const noexcept override { return is_usable; }
   std::unique_ptr<WeightPass> begin(const PassTarget& target) override {
@@ -145,7 +146,6 @@ class ScriptedSource final : public WeightSource {
   }
 
   std::vector<std::string>& steps_;
-  wire::SourceLayout layout_;
 };
 
 }  // namespace tpsync::transfer::fakes

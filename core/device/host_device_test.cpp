@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "tpsync/base/errors.h"
-#include "tpsync/base/os_threads.h"
 #include "tpsync/device/forwarding_device.h"
 #include "tpsync/device/handles.h"
 #include "tpsync/device/host_kernels.h"
@@ -66,8 +65,7 @@ class HostDeviceTest : public testing::TestWithParam<Landing> {
   }
   std::uint64_t free_bytes() { return actor_->memory().free_bytes; }
 
-  OsThreads threads_;
-  HostMemory memory_{threads_};
+  HostMemory memory_;
   std::unique_ptr<HostDevice> actor_, worker_, foreign_;
 };
 
@@ -368,14 +366,13 @@ TEST_P(HostDeviceDeathTest, UseOfDeadSleepingAndForeignRegionsAsserts) {
   const Region sleeping = allocate(*actor_, request(8, RegionKind::kSleepable));
   actor_->sleep("weights", true);
   EXPECT_DEATH(actor_->fill(stream.id(), dead, 0, 1, std::byte{}), "regions_.end");
-  EXPECT_DEATH(actor_->fill(stream.id(), sleeping.id(), 0, 1, std::byte{}), "block");
+  EXPECT_DEATH(actor_->fill(stream.id(), sleeping.id(), 0, 1, std::byte{}), "region.awake");
   EXPECT_DEATH(actor_->free(dead), "regions_.end");
   EXPECT_DEATH(actor_->close_import(sleeping.id()), "import_serial");
 }
 
 TEST(HostMemoryTest, DevicesNeedNamesOfTheirOwnAndParticipantsAKnownOne) {
-  OsThreads threads;
-  HostMemory memory(threads);
+  HostMemory memory;
   memory.add_device("one", 1);
   EXPECT_EQ(failure_of([&] { memory.add_device("one", 1); }).kind, ErrorKind::kInvalidConfig);
   EXPECT_EQ(failure_of([&] { memory.add_device("", 1); }).kind, ErrorKind::kInvalidConfig);

@@ -169,8 +169,8 @@ struct HostDevice::Stream {
 HostDevice::HostDevice(HostMemory& memory, const HostDeviceOptions& options)
     : account_(*memory.account_),
       device_(account_.find_device(options.uuid)),
-      participant_(account_.join(device_)),
       uuid_(options.uuid),
+      participant_(account_.join(device_)),
       landing_(options.landing) {}
 
 HostDevice::~HostDevice() {

@@ -104,8 +104,8 @@ class HostDevice final : public Device {
 
   MemoryAccount& account_;
   const AccountDevice device_;
-  const AccountEntry participant_;
   const std::string uuid_;
+  const AccountEntry participant_;
   const Landing landing_;
   std::map<RegionId, std::unique_ptr<Region>> regions_;
   std::map<StreamId, std::unique_ptr<Stream>> streams_;

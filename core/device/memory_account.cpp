@@ -18,7 +18,7 @@ namespace {
 constexpr std::uint64_t kMark = 0x31746e6363617374;  // "tsacct1" and its version
 constexpr std::size_t kMaxDevices = 64;
 constexpr std::size_t kMaxUuidBytes = 63;
-constexpr std::size_t kMaxEntries = 4096;
+constexpr std::uint64_t kMaxEntries = 4096;
 constexpr std::string_view kSubject = "memory account";
 
 std::uint64_t load(const std::uint64_t& word) {
@@ -312,17 +312,17 @@ MemoryAccount::Entry& MemoryAccount::at(AccountEntry entry) const {
   return ledger_->entries[static_cast<std::uint32_t>(entry)];
 }
 
-// With the lock held, like everything below.
+// With the lock held, like everything below. Those that were ever taken.
+std::span<MemoryAccount::Entry> MemoryAccount::entries() const {
+  return std::span(ledger_->entries).first(std::min(ledger_->entry_limit, kMaxEntries));
+}
+
 MemoryAccount::Entry& MemoryAccount::take_entry() {
   for (int attempt = 0; attempt < 2; ++attempt) {
-    const std::uint64_t limit = ledger_->entry_limit;
-    for (std::uint64_t i = 0; i < limit; ++i) {
-      if (load(ledger_->entries[i].kind) == 0) return ledger_->entries[i];
+    for (Entry& entry : entries()) {
+      if (load(entry.kind) == 0) return entry;
     }
-    if (limit < kMaxEntries) {
-      ledger_->entry_limit = limit + 1;
-      return ledger_->entries[limit];
-    }
+    if (ledger_->entry_limit < kMaxEntries) return ledger_->entries[ledger_->entry_limit++];
     reclaim();
   }
   throw_broken(ErrorKind::kOutOfMemory, kSubject,
@@ -340,8 +340,7 @@ AccountEntry MemoryAccount::add_entry(Kind kind, const Entry& content) {
 std::uint64_t MemoryAccount::used(std::uint32_t device) {
   std::uint64_t sum = 0;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> blocks;
-  for (std::uint64_t i = 0; i < ledger_->entry_limit; ++i) {
-    const Entry& entry = ledger_->entries[i];
+  for (const Entry& entry : entries()) {
     const auto kind = Kind{load(entry.kind)};
     if (kind == Kind::kFree || entry.device != device) continue;
     if (kind == Kind::kParticipant) {
@@ -374,8 +373,7 @@ void MemoryAccount::require(std::uint32_t device, std::uint64_t bytes, std::stri
 // Frees the entries of processes that have ended. Each process is looked up once.
 void MemoryAccount::reclaim() {
   std::vector<std::pair<os_memory::ProcessId, bool>> known{{process_, true}};
-  for (std::uint64_t i = 0; i < ledger_->entry_limit; ++i) {
-    Entry& entry = ledger_->entries[i];
+  for (Entry& entry : entries()) {
     if (load(entry.kind) == 0) continue;
     auto found = std::find_if(known.begin(), known.end(),
                               [&](const auto& one) { return one.first == entry.process; });
@@ -388,8 +386,7 @@ void MemoryAccount::reclaim() {
 
 MemoryAccount::Entry* MemoryAccount::exported(std::uint64_t serial) {
   if (serial == 0) return nullptr;
-  for (std::uint64_t i = 0; i < ledger_->entry_limit; ++i) {
-    Entry& entry = ledger_->entries[i];
+  for (Entry& entry : entries()) {
     if (Kind{load(entry.kind)} == Kind::kOwner && load(entry.export_serial) == serial) {
       return entry.process == process_ || os_memory::is_alive(entry.process) ? &entry : nullptr;
     }
@@ -399,8 +396,7 @@ MemoryAccount::Entry* MemoryAccount::exported(std::uint64_t serial) {
 
 std::uint64_t MemoryAccount::count(Kind kind) {
   std::uint64_t sum = 0;
-  for (std::uint64_t i = 0; i < ledger_->entry_limit; ++i) {
-    const Entry& entry = ledger_->entries[i];
+  for (const Entry& entry : entries()) {
     sum += Kind{load(entry.kind)} == kind && load(entry.export_serial) != 0 ? 1 : 0;
   }
   return sum;

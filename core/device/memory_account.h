@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -103,6 +104,7 @@ class MemoryAccount {
 
   void make_ledger();
   Entry& at(AccountEntry entry) const;
+  std::span<Entry> entries() const;
   static ExportRecord record_of_entry(const Entry& entry);
   Entry& take_entry();
   AccountEntry add_entry(Kind kind, const Entry& content);

@@ -24,7 +24,7 @@ constexpr std::size_t kUntakenMax = 64;
 constexpr std::size_t kInAdvanceMax = 64;
 constexpr std::uint64_t kAcknowledgeEvery = 16;
 // Between looks at the processes of peers.
-constexpr Duration kLook = std::chrono::milliseconds(100);
+constexpr Duration kProcessLook = std::chrono::milliseconds(100);
 // What a process sent before it ended is read within this time.
 constexpr Duration kLastWords = std::chrono::milliseconds(250);
 
@@ -351,7 +351,7 @@ template <typename Finds>
 void GlooControlGroup::Impl::wait_for(Deadline deadline, std::string_view late, Finds&& finds) {
   for (;;) {
     TimePoint now = clock_.now();
-    if (now >= looked_ + kLook) watch_processes();
+    if (now >= looked_ + kProcessLook) watch_processes();
     now = clock_.now();
     int lost = -1;
     int missing = -1;
@@ -366,7 +366,7 @@ void GlooControlGroup::Impl::wait_for(Deadline deadline, std::string_view late, 
       }
       if (count == 0) return;
       if (lost < 0 && !deadline.passed(now)) {
-        changed_->wait(*mutex_, deadline.earlier(Deadline::at(now + kLook)));
+        changed_->wait(*mutex_, deadline.earlier(Deadline::at(now + kProcessLook)));
         continue;
       }
     }

@@ -26,7 +26,7 @@
 #include "tpsync/base/world.h"
 #include "tpsync/collective/control_group.h"
 #include "tpsync/collective/gloo_mesh.h"
-#include "tpsync/collective/gloo_rendezvous.h"
+#include "tpsync/collective/os_rendezvous.h"
 
 namespace tpsync::collective {
 

@@ -113,7 +113,7 @@ TEST_F(GlooControl, ARankThatGivesUpFreesThoseWhoWouldWaitOn) {
 }
 
 TEST_F(GlooControl, AKilledRankIsLostToAllAtOnce) {
-  std::unique_ptr<Process> child = spawn_rank(2, 3, "idle");
+  std::unique_ptr<Process> child = spawn_rank(TPSYNC_TEST_RANK, 2, 3, "idle");
   const auto outcomes = run(
       3,
       [&](GlooControlGroup& group) {
@@ -135,7 +135,7 @@ TEST_F(GlooControl, AKilledRankIsLostToAllAtOnce) {
 TEST_F(GlooControl, ARankThatIsKilledWhileItSendsIsHeardInFullOrLost) {
   for (int round = 0; round < 8; ++round) {
     group_ = "round-" + std::to_string(round);
-    std::unique_ptr<Process> child = spawn_rank(1, 2, "send-much");
+    std::unique_ptr<Process> child = spawn_rank(TPSYNC_TEST_RANK, 1, 2, "send-much");
     const auto outcomes = run(
         2,
         [&](GlooControlGroup& group) {
@@ -159,7 +159,7 @@ TEST_F(GlooControl, ARankThatIsKilledWhileItSendsIsHeardInFullOrLost) {
 }
 
 TEST_F(GlooControl, ADeadRankIsKnownWithoutACall) {
-  std::unique_ptr<Process> child = spawn_rank(1, 2, "exit");
+  std::unique_ptr<Process> child = spawn_rank(TPSYNC_TEST_RANK, 1, 2, "exit");
   const auto outcomes = run(
       2,
       [&](GlooControlGroup& group) {
@@ -171,7 +171,7 @@ TEST_F(GlooControl, ADeadRankIsKnownWithoutACall) {
 }
 
 TEST_F(GlooControl, AStoppedRankIsLostAtTheDeadlineAndLeavingItDoesNotHang) {
-  std::unique_ptr<Process> child = spawn_rank(1, 2, "gather-till-lost");
+  std::unique_ptr<Process> child = spawn_rank(TPSYNC_TEST_RANK, 1, 2, "gather-till-lost");
   const auto outcomes = run(
       2,
       [&](GlooControlGroup& group) {

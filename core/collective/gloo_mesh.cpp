@@ -6,12 +6,10 @@
 #include <gloo/transport/pair.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <ctime>
 #include <optional>
 #include <utility>
 
@@ -23,13 +21,6 @@ namespace {
 
 constexpr std::uint64_t kConfirmSlot = 1;
 constexpr std::chrono::milliseconds kShortest{1000};
-
-sigset_t sigpipe() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGPIPE);
-  return set;
-}
 
 [[noreturn]] void lost(ErrorKind kind, int rank, std::string_view detail) {
   ErrorRecord record;
@@ -93,26 +84,6 @@ std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
 }
 
 }  // namespace
-
-BlockedSigpipe::BlockedSigpipe() noexcept {
-  const sigset_t pipe = sigpipe();
-  sigset_t pending;
-  sigemptyset(&pending);
-  sigpending(&pending);
-  was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-  pthread_sigmask(SIG_BLOCK, &pipe, &before_);
-}
-
-BlockedSigpipe::~BlockedSigpipe() {
-  if (sigismember(&before_, SIGPIPE) == 1) return;
-  if (!was_pending_) {
-    // What a write of this thread has raised meanwhile is not delivered to the caller.
-    const sigset_t pipe = sigpipe();
-    const timespec at_once{};
-    sigtimedwait(&pipe, nullptr, &at_once);
-  }
-  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-}
 
 GlooMesh::GlooMesh(const GlooMeshOptions& options, Clock& clock, Random& random,
                    const Exchange& exchange, Deadline deadline)

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <chrono>
-#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -20,6 +19,7 @@
 #include "tpsync/base/bytes.h"
 #include "tpsync/base/clock.h"
 #include "tpsync/base/host.h"
+#include "tpsync/collective/os_sigpipe.h"
 
 namespace gloo::transport {
 class Context;
@@ -31,20 +31,6 @@ namespace tpsync::collective {
 
 // As long as Gloo can wait; nobody means to wait so long.
 inline constexpr std::chrono::milliseconds kGlooForEver = std::chrono::hours(24 * 365 * 100);
-
-// While it lives, writing to a closed connection does not signal this thread. Threads that are
-// started meanwhile inherit that for good.
-class BlockedSigpipe {
- public:
-  BlockedSigpipe() noexcept;
-  ~BlockedSigpipe();
-  BlockedSigpipe(const BlockedSigpipe&) = delete;
-  BlockedSigpipe& operator=(const BlockedSigpipe&) = delete;
-
- private:
-  sigset_t before_;
-  bool was_pending_ = false;
-};
 
 struct GlooAddress {
   std::string interface;           // network interface by name; if empty, `host` counts

@@ -17,7 +17,7 @@ namespace {
 using GlooBuffer = gloo::transport::UnboundBuffer;
 
 // Between looks at the control group; the end of a gather is known at once.
-constexpr Duration kLook = std::chrono::milliseconds(10);
+constexpr Duration kGroupLook = std::chrono::milliseconds(10);
 
 struct Gather {
   device::StreamId stream = device::StreamId::kNone;
@@ -227,7 +227,7 @@ void GlooShardGroup::Impl::wait(device::StreamId stream, Deadline deadline, Cont
   if (aborted_) fail(ErrorKind::kPeerLost, -1, "the group was aborted");
   Deadline explanation = Deadline::never();
   for (;;) {
-    const Deadline until = deadline.earlier(Deadline::after(clock_, kLook));
+    const Deadline until = deadline.earlier(Deadline::after(clock_, kGroupLook));
     int failed_rank = -1;
     const Progress progress = look(stream, until, failed_rank);
     if (progress == Progress::kDone) break;

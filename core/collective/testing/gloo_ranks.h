@@ -1,5 +1,5 @@
 // Ranks for the tests of the groups over Gloo: threads of this process that share a folder of their
-// own, and processes of the program TPSYNC_TEST_RANK that join them.
+// own, and processes of a test's program that join them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -104,11 +104,12 @@ class GlooRanks : public testing::Test {
   }
 
   // A rank in a process of its own; `channel_` is the test's end.
-  std::unique_ptr<Process> spawn_rank(int rank, int size, const std::string& behaviour) {
+  std::unique_ptr<Process> spawn_rank(const std::string& program, int rank, int size,
+                                      const std::string& behaviour) {
     auto [mine, its] = world_.channels().make_pair();
     channel_ = std::move(mine);
     SpawnRequest request;
-    request.program = TPSYNC_TEST_RANK;
+    request.program = program;
     request.arguments = {behaviour, folder_, group_, std::to_string(rank), std::to_string(size)};
     request.channel = std::move(its);
     return world_.world().processes.spawn(std::move(request));

@@ -1,5 +1,5 @@
 // How ranks find one another: through files that may be old, through a port, in time or not.
-#include "tpsync/collective/gloo_rendezvous.h"
+#include "tpsync/collective/os_rendezvous.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tpsync/collective/gloo_rendezvous.h"
+#include "tpsync/collective/os_rendezvous.h"
 
 #include <netdb.h>
 #include <poll.h>

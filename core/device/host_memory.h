@@ -7,10 +7,10 @@
 // or woken, and stays charged until its owner freed it and the last import was closed, as a driver
 // does it. The end of a process, SIGKILL included, ends all that it held, exported and imported.
 //
-// What is shared is some 330 KiB of numbers: no content, and no use of /dev/shm. Between processes
-// a robust mutex guards it. (A file lock cannot be waited for with a limit, so that one stopped
-// process could stop all others; and it is one per open file, not per thread.) Not carried over a
-// fork: the child may only end or exec.
+// What is shared is some 330 KiB of numbers: no content, and no use of /dev/shm. A robust mutex in
+// it guards it: that costs no system call, is held by a thread, and passes on when its holder is
+// killed, where a file lock costs two calls and is held by all threads that share the open file.
+// Not carried over a fork: the child may only end or exec.
 #pragma once
 
 #include <cstdint>

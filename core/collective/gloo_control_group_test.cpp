@@ -163,6 +163,9 @@ TEST_F(GlooControl, ADeadRankIsKnownWithoutACall) {
   const auto outcomes = run(
       2,
       [&](GlooControlGroup& group) {
+        EXPECT_FALSE(group.lost_peer());
+        const std::byte go{1};
+        channel_->write_some({&go, 1}, in_an_hour());
         while (!group.lost_peer()) clock_.sleep_until(clock_.now() + std::chrono::milliseconds(1));
         EXPECT_EQ(group.lost_peer(), 1);
       },

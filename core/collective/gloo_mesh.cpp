@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "tpsync/base/errors.h"
+#include "tpsync/collective/os_rendezvous.h"
 
 namespace tpsync::collective {
 
@@ -97,6 +98,14 @@ GlooMesh::GlooMesh(const GlooMeshOptions& options, Clock& clock, Random& random,
   card.addresses.resize(size);
   random.fill(std::as_writable_bytes(std::span(&card.number, 1)));
   try {
+    const GlooAddress& address = options_.address;
+    const bool can = address.interface.empty() ? can_listen_at_host(address.host)
+                                               : can_listen_at_interface(address.interface);
+    if (!can) {
+      throw_invalid(ErrorKind::kInvalidConfig,
+                    address.interface.empty() ? address.host : address.interface,
+                    "is no address or interface of this host");
+    }
     gloo::transport::tcp::attr attributes;
     attributes.hostname = options_.address.host;
     attributes.iface = options_.address.interface;
@@ -108,14 +117,15 @@ GlooMesh::GlooMesh(const GlooMeshOptions& options, Clock& clock, Random& random,
       if (rank == mine) continue;
       card.addresses[rank] = context_->createPair(static_cast<int>(rank))->address().bytes();
     }
-  } catch (const Error& own) {
-    error = own.record();
-  } catch (const std::exception&) {
-    error.emplace();
-    error->kind = ErrorKind::kInvalidConfig;
-    error->subject =
-        options_.address.interface.empty() ? options_.address.host : options_.address.interface;
-    error->detail = "is no address or interface of this host that Gloo can listen at";
+  } catch (const std::exception& own) {
+    error = record_of(own);
+    // Gloo's own words differ between builds.
+    if (error->kind == ErrorKind::kInternal) {
+      error->kind = ErrorKind::kIo;
+      error->remedy = Remedy::kRebuildRuntime;
+      error->subject = "gloo mesh";
+      error->detail = "Gloo cannot listen for the peers";
+    }
   }
   const auto gathered = exchange(error ? ByteBuffer() : encode(card), deadline);
   if (error) throw_record(*error);

@@ -61,8 +61,9 @@ int main(int argc, char** argv) {
       say(*channel);
       for (;;) group.all_gather({}, Deadline::never());
     } else if (behaviour == "exit") {
-      say(*channel);
-      _exit(0);
+      // Not before its peers have met it too.
+      std::byte told{};
+      if (channel->read_some({&told, 1}, Deadline::never()) == 1) _exit(0);
     }
   } catch (const Error& error) {
     return error.kind() == ErrorKind::kPeerLost ? error.record().rank : 65;

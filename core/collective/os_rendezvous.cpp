@@ -1,5 +1,6 @@
 #include "tpsync/collective/os_rendezvous.h"
 
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -159,18 +160,38 @@ std::optional<ByteBuffer> receive_blob(Clock& clock, const Socket& socket, Deadl
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-Addresses resolve(const RendezvousOptions& options, int flags) {
+Addresses resolve(const std::string& host, std::uint16_t port, int flags) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = flags;
   addrinfo* found = nullptr;
-  const int status =
-      getaddrinfo(options.host.c_str(), std::to_string(options.port).c_str(), &hints, &found);
+  const int status = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (status != 0) found = nullptr;
   return {found, &freeaddrinfo};
 }
 
 }  // namespace
+
+bool can_listen_at_host(const std::string& host) {
+  const Addresses found = resolve(host, 0, AI_PASSIVE);
+  for (const addrinfo* address = found.get(); address != nullptr; address = address->ai_next) {
+    const Socket probe(socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (probe && bind(probe.number(), address->ai_addr, address->ai_addrlen) == 0) return true;
+  }
+  return false;
+}
+
+bool can_listen_at_interface(const std::string& interface) {
+  ifaddrs* found = nullptr;
+  if (getifaddrs(&found) != 0) return false;
+  bool can = false;
+  for (const ifaddrs* each = found; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || interface != each->ifa_name) continue;
+    can |= each->ifa_addr->sa_family == AF_INET || each->ifa_addr->sa_family == AF_INET6;
+  }
+  freeifaddrs(found);
+  return can;
+}
 
 Rendezvous::Rendezvous(RendezvousOptions options, Clock& clock, Random& random)
     : options_(std::move(options)), clock_(clock) {
@@ -317,7 +338,7 @@ std::vector<ByteBuffer> Rendezvous::meet_at_port(ByteView blob, Deadline deadlin
 // Connections that say nothing, or something else, are somebody else's and are dropped.
 std::vector<ByteBuffer> Rendezvous::serve(ByteView blob, Deadline deadline) {
   const auto size = static_cast<std::size_t>(options_.size);
-  const Addresses address = resolve(options_, AI_PASSIVE);
+  const Addresses address = resolve(options_.host, options_.port, AI_PASSIVE);
   Socket listening;
   if (address) {
     listening = Socket(socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -378,7 +399,7 @@ std::vector<ByteBuffer> Rendezvous::ask(ByteView blob, Deadline deadline) {
   Pace pace(clock_);
   for (;; pace.rest(deadline)) {
     if (deadline.passed(clock_.now())) give_up(0);
-    const Addresses address = resolve(options_, 0);
+    const Addresses address = resolve(options_.host, options_.port, 0);
     if (!address) continue;
     const Socket server(socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!server) throw_broken(ErrorKind::kIo, "socket", "the system has none left");

@@ -31,6 +31,11 @@ struct RendezvousOptions {
   std::uint16_t port = 0;  // kTcp
 };
 
+// Whether a socket of this process can listen there: at a name or number of this host, and at an
+// interface of it. Gloo itself forgets memory where it can't.
+bool can_listen_at_host(const std::string& host);
+bool can_listen_at_interface(const std::string& interface);
+
 class Rendezvous {
  public:
   // Throws InvalidInput kInvalidConfig for options that no rendezvous can be made of.

@@ -135,25 +135,25 @@ TEST_F(GlooRendezvous, AGroupWhoseRankNeverComesLeavesNothing) {
   EXPECT_EQ(fakes::entries(folder_.c_str()), 0U);
 }
 
-TEST_F(GlooRendezvous, AnAddressOfAnotherHostIsRefusedAndThePeersAreTold) {
-  const auto outcomes = [&] {
-    fakes::Outcomes found(2);
+TEST_F(GlooRendezvous, AnAddressThatIsNotThisHostsIsRefusedAndThePeersAreTold) {
+  const GlooAddress foreign[] = {{.host = "192.0.2.1"}, {.interface = "none0"}};
+  for (const GlooAddress& address : foreign) {
+    fakes::Outcomes outcomes(2);
     std::vector<std::unique_ptr<Thread>> running;
     for (std::size_t rank = 0; rank < 2; ++rank) {
       running.push_back(threads_.spawn("rank", [&, rank] {
         GlooControlOptions mine = options(static_cast<int>(rank), 2);
-        if (rank == 1) mine.address.host = "192.0.2.1";
-        attempt(found[rank], [&] { GlooControlGroup(mine, world_.world()); });
+        if (rank == 1) mine.address = address;
+        attempt(outcomes[rank], [&] { GlooControlGroup(mine, world_.world()); });
       }));
     }
     for (const auto& thread : running) thread->join();
-    return found;
-  }();
-  ASSERT_TRUE(outcomes[0] && outcomes[1]);
-  EXPECT_EQ(outcomes[0]->kind, ErrorKind::kPeerFailed);
-  EXPECT_EQ(outcomes[0]->rank, 1);
-  EXPECT_EQ(outcomes[1]->kind, ErrorKind::kInvalidConfig);
-  EXPECT_EQ(outcomes[1]->subject, "192.0.2.1");
+    ASSERT_TRUE(outcomes[0] && outcomes[1]);
+    EXPECT_EQ(outcomes[0]->kind, ErrorKind::kPeerFailed);
+    EXPECT_EQ(outcomes[0]->rank, 1);
+    EXPECT_EQ(outcomes[1]->kind, ErrorKind::kInvalidConfig);
+    EXPECT_EQ(outcomes[1]->subject, address.interface.empty() ? address.host : address.interface);
+  }
 }
 
 TEST_F(GlooRendezvous, AGroupListensAtTheInterfaceThatItIsGiven) {

@@ -2,6 +2,7 @@
 // what is left when one of them is killed. Peers are host_device_process_test_child.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <array>
 #include <filesystem>
@@ -53,6 +54,17 @@ AllocationRequest request(std::uint64_t bytes, RegionKind kind = RegionKind::kPl
   if (kind == RegionKind::kSleepable) result.tag = "weights";
   return result;
 }
+
+struct TemporaryFolder {
+  TemporaryFolder() {
+    std::string name = std::filesystem::temp_directory_path() / "tpsync-device-XXXXXX";
+    path = mkdtemp(name.data());
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  std::filesystem::path path;
+};
 
 class HostDeviceProcesses : public testing::Test {
  protected:
@@ -319,7 +331,9 @@ TEST_F(HostDeviceProcesses, KilledImporterLeavesNoImport) {
 TEST_F(HostDeviceProcesses, UsersOfOneAccountNeverGetMoreThanThereIs) {
   std::vector<Peer> peers;
   for (int i = 0; i < 4; ++i) peers.push_back(join());
-  for (Peer& peer : peers) tell(peer, "hammer 500 400");  // of 1000: two have room
+  const TemporaryFolder folder;
+  // Of 1000 bytes: one has room.
+  for (Peer& peer : peers) tell(peer, "hammer 2000 600 1 " + folder.path.string());
   for (Peer& peer : peers) EXPECT_THAT(answer_of(peer), MatchesRegex("ok [0-9]+"));
   EXPECT_EQ(free_bytes(), kTotal);
 }
@@ -328,7 +342,8 @@ TEST_F(HostDeviceProcesses, AccountStaysUsableWhereverItsUsersAreKilled) {
   for (int round = 0; round < 10; ++round) {
     std::vector<Peer> peers;
     for (int i = 0; i < 2; ++i) peers.push_back(join());
-    for (Peer& peer : peers) tell(peer, "hammer 100000000 100");
+    const TemporaryFolder folder;
+    for (Peer& peer : peers) tell(peer, "hammer 100000000 100 9 " + folder.path.string());
     for (int i = 0; i < 50; ++i) allocate(*own_, request(100));
     for (Peer& peer : peers) kill(peer);
     EXPECT_EQ(free_bytes(), kTotal);
@@ -350,12 +365,7 @@ TEST_F(HostDeviceProcesses, OpenedAccountOutlivesItsMakerAndEndsWithItsLastUser)
 
 class AccountFile : public testing::Test {
  protected:
-  AccountFile() {
-    std::string name = std::filesystem::temp_directory_path() / "tpsync-account-XXXXXX";
-    folder_ = mkdtemp(name.data());
-  }
-  ~AccountFile() override { std::filesystem::remove_all(folder_); }
-  std::string path() const { return folder_ / "account"; }
+  std::string path() const { return folder_.path / "account"; }
   static void expect_refused(const std::string& path) {
     const ErrorRecord record = failure_of([&] { HostMemory::open(path); });
     EXPECT_EQ(record.kind, ErrorKind::kInvalidConfig);
@@ -363,7 +373,7 @@ class AccountFile : public testing::Test {
     EXPECT_EQ(record.subject, "memory account");
     EXPECT_THAT(record.detail, HasSubstr(path));
   }
-  std::filesystem::path folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(AccountFile, IsSharedByPathAndRemovedByItsMaker) {
@@ -381,7 +391,7 @@ TEST_F(AccountFile, IsSharedByPathAndRemovedByItsMaker) {
   EXPECT_TRUE(std::filesystem::exists(path())) << "whoever opened it removes nothing";
   EXPECT_EQ(failure_of([&] { HostMemory::create(path()); }).kind, ErrorKind::kInvalidConfig);
   made.reset();
-  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path));
 }
 
 TEST_F(AccountFile, AnotherFileInItsPlaceIsLeftAlone) {
@@ -393,13 +403,13 @@ TEST_F(AccountFile, AnotherFileInItsPlaceIsLeftAlone) {
 }
 
 TEST_F(AccountFile, CannotBeMadeInAFolderThatIsNotThere) {
-  EXPECT_EQ(failure_of([&] { HostMemory::create(folder_ / "none" / "account"); }).kind,
+  EXPECT_EQ(failure_of([&] { HostMemory::create(folder_.path / "none" / "account"); }).kind,
             ErrorKind::kInvalidConfig);
 }
 
 TEST_F(AccountFile, WrongTruncatedAndForeignFilesAreRefused) {
-  expect_refused(path());   // nothing there
-  expect_refused(folder_);  // a folder
+  expect_refused(path());        // nothing there
+  expect_refused(folder_.path);  // a folder
   expect_refused("/dev/null");
   std::ofstream(path()) << "text";
   expect_refused(path());

@@ -86,25 +86,39 @@ class Participant {
                        imported.device_uuid);
   }
 
-  // Allocates and frees as fast as it can; says how often there was no memory, or that more memory
-  // was free than can have been.
+  // Allocates and frees as fast as it can; says how often there was no memory, or that more
+  // participants than `seats` had some at once. Whoever has memory takes a seat: a file that it
+  // makes.
   std::string hammer(std::istringstream& words) {
     std::uint64_t rounds = 0, bytes = 0, refused = 0;
-    words >> rounds >> bytes;
+    int seats = 0;
+    std::string folder;
+    words >> rounds >> bytes >> seats >> folder;
     for (std::uint64_t i = 0; i < rounds; ++i) {
       AllocationRequest request;
       request.bytes = bytes;
       request.kind = i % 2 == 0 ? RegionKind::kExportable : RegionKind::kPlain;
       try {
         const device::Region region = device::allocate(*device_, request);
-        const MemoryInfo info = device_->memory();
-        if (info.free_bytes > info.total_bytes - bytes) return "overcommitted";
+        if (!sit_down(seats, folder)) return "overcommitted";
       } catch (const RuntimeBroken& error) {
         if (error.kind() != ErrorKind::kOutOfMemory) throw;
         ++refused;
       }
     }
     return fmt::format("{}", refused);
+  }
+
+  static bool sit_down(int seats, const std::string& folder) {
+    for (int seat = 0; seat < seats; ++seat) {
+      const std::string path = fmt::format("{}/{}", folder, seat);
+      const int file = ::open(path.c_str(), O_CREAT | O_EXCL | O_CLOEXEC, S_IRWXU);
+      if (file < 0) continue;
+      ::close(file);
+      unlink(path.c_str());
+      return true;
+    }
+    return false;
   }
 
   std::string read(RegionId region) {

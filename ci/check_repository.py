@@ -331,8 +331,9 @@ def heavy_libraries(tree):
 
 
 def seams(tree):
-    """Core, sim and faults reach the outside through the interfaces of core/base alone."""
-    at_os = re.compile(r"core/base/(os_|spdlog_sink)")
+    """Core, sim and faults reach the outside through interfaces, which core's os_* files implement.
+    """
+    at_os = re.compile(r"core/\w+/os_|core/base/spdlog_sink")
     paths = [path for path in tree.sources("core", "sim", "faults")
              if not at_os.match(path) and not (is_test(path) and path.startswith("core/base/"))]
     rules = [
@@ -354,6 +355,9 @@ def seams(tree):
         (r"#\s*include\s+<(thread|mutex|shared_mutex|condition_variable|future|pthread\.h)>",
          "use tpsync::Threads"),
     ]
+    in_core = [path for path in paths if path.startswith("core/") and not is_test(path)]
+    yield from search(tree, in_core, r"#\s*include\s+<(fcntl|unistd|sys/(mman|stat|file))\.h>",
+                      "call the system in a file named os_* of this folder")
     for pattern, message in rules:
         # A test may take its size from the environment.
         where = [p for p in paths if not is_test(p)] if "getenv" in pattern else paths

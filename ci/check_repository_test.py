@@ -66,6 +66,7 @@ SEEDED = [
     ("seams", "core/base/b.h", HEAD + "std::mutex m;\n", "Threads"),
     ("seams", "core/sync/b_test.cpp", "#include <thread>\n", "Threads"),
     ("seams", "sim/b.h", HEAD + "#include <sys/wait.h>\n", "Process"),
+    ("seams", "core/device/b.h", HEAD + "#include <sys/mman.h>\n", "os_"),
     ("catch_all", "core/base/b.h", HEAD + "void f() { try {} catch (...) {} }\n", "std::exception"),
     ("determinism", "sim/b.h", HEAD + "#include <random>\n", "by key"),
     ("determinism", "sim/b.h", HEAD + "std::unordered_map<int, int> m;\n", "std::map"),
@@ -91,6 +92,7 @@ INNOCENT = {
     "core/runtime/native_engine.h": HEAD + "#include <torch/torch.h>\n",
     "core/collective/b.h": HEAD + '#include "tpsync/device/b.h"\n#include <nccl.h>\n',
     "core/device/b.h": HEAD + "#include <cuda_runtime.h>\n",
+    "core/device/os_b.h": HEAD + "#include <pthread.h>\n#include <sys/mman.h>\n",
     "core/runtime/b.h": HEAD + '#include "tpsync/model/tp_layout.h"\n',
 }
 

@@ -5,7 +5,6 @@
 
 #include "faults/catalogue.h"
 #include "faults/testing/fakes.h"
-#include "tpsync/base/os_threads.h"
 #include "tpsync/device/forwarding_device.h"
 #include "tpsync/device/host_device.h"
 
@@ -76,8 +75,7 @@ class DeviceFaults : public ::testing::Test {
     return text;
   }
 
-  OsThreads threads_;
-  device::HostMemory memory_{threads_};
+  device::HostMemory memory_;
   bool has_device_ = (memory_.add_device("aa-00", 1024), true);
   device::HostDevice host_{memory_, {.uuid = "aa-00"}};
   std::unique_ptr<CountingDevice> counting_;
@@ -220,8 +218,7 @@ TEST_F(DeviceFaults, AGatherOnALateStreamKeepsItsPlaceBehindThePack) {
 }
 
 TEST(LostTiles, AWorkersLaunchLosesWhatGoesToTheExpertsPlace) {
-  OsThreads threads;
-  device::HostMemory memory(threads);
+  device::HostMemory memory;
   memory.add_device("aa-00", 1024);
   device::HostDevice host(memory, {.uuid = "aa-00"});
   FakeProcess process;

@@ -102,8 +102,7 @@ std::function<void(Victim&)> on_process(Call call) {
 template <typename Call>
 std::function<void(Victim&)> on_device(Call call) {
   return [call](Victim& victim) {
-    OsThreads threads;
-    device::HostMemory memory(threads);
+    device::HostMemory memory;
     memory.add_device("aa-00", 4096);
     device::HostDevice host(memory, {.uuid = "aa-00"});
     const auto device = victim.faults->device(host);

@@ -1,5 +1,5 @@
-# Compiler flags, ccache, sanitizers, and the optional parts (AUTO and OFF are equal until a part
-# exists).
+# Compiler flags, ccache, sanitizers, and the optional parts: AUTO takes what the machine has, ON
+# insists on it (AUTO and OFF are equal until a part exists).
 if(TPSYNC_CCACHE)
   find_program(TPSYNC_CCACHE_PROGRAM ccache)
   if(TPSYNC_CCACHE_PROGRAM)
@@ -10,7 +10,7 @@ endif()
 
 # Parts that this version has code for. A part that is asked for and isn't there must not be
 # silently left out.
-set(TPSYNC_AVAILABLE_PARTS "")
+set(TPSYNC_AVAILABLE_PARTS GLOO)
 foreach(part CUDA NCCL GLOO TORCH)
   set(TPSYNC_${part} AUTO CACHE STRING "AUTO, ON or OFF")
   set_property(CACHE TPSYNC_${part} PROPERTY STRINGS AUTO ON OFF)
@@ -22,6 +22,19 @@ foreach(part CUDA NCCL GLOO TORCH)
       "set it to AUTO or OFF")
   endif()
 endforeach()
+
+# A program that also uses LibTorch names tpsync's libraries, and with them Gloo, before torch:
+# libtorch_cpu.so exports symbols of another Gloo, and whichever is linked first serves both.
+set(TPSYNC_HAVE_GLOO OFF)
+if(NOT TPSYNC_GLOO STREQUAL "OFF")
+  find_package(Gloo CONFIG QUIET)
+  if(Gloo_FOUND)
+    set(TPSYNC_HAVE_GLOO ON)
+  elseif(TPSYNC_GLOO STREQUAL "ON")
+    message(FATAL_ERROR "TPSYNC_GLOO is ON, and Gloo is not installed: install libgloo-dev "
+      "(ci/setup does), or set it to AUTO or OFF")
+  endif()
+endif()
 
 add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
   -Wno-missing-field-initializers)

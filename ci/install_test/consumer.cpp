@@ -21,7 +21,7 @@ int main() {
                      tpsync::Deadline::after(world.clock, std::chrono::seconds(30)));
     far->read_some(text, tpsync::Deadline::after(world.clock, std::chrono::seconds(30)));
 
-    tpsync::device::HostMemory memory(world.threads);
+    tpsync::device::HostMemory memory;
     memory.add_device("host-0", tpsync::kMiB);
     tpsync::device::HostDevice device(memory, {"host-0"});
     const auto region = tpsync::device::allocate(device, {4});

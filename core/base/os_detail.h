@@ -1,6 +1,6 @@
 // What the operating-system implementations share: descriptors that close themselves, waiting on
 // descriptors with a deadline, and errors named by their symbol (texts differ between libraries and
-// locales). Not for other folders.
+// locales). For files of core that are named os_* alone.
 #pragma once
 
 #include <poll.h>

@@ -1,24 +1,28 @@
-// Regions hold their content in a shared block, which an import shares with its exporter; the block
-// gives its bytes back to the physical device when the last holder lets go. A handle is 24 bytes: a
-// mark, the export's serial number and its size.
+// A handle is 56 bytes: a mark, and six numbers of eight bytes, the least significant first (pid,
+// its start time, descriptor, inode, size, serial number).
 #include "tpsync/device/host_device.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 #include <variant>
 
 #include "tpsync/base/errors.h"
 #include "tpsync/device/host_kernels.h"
+#include "tpsync/device/memory_account.h"
+#include "tpsync/device/os_memory.h"
 
 namespace tpsync::device {
 
 namespace {
 
-constexpr std::string_view kHandleMark = "tpshost1";
-constexpr std::size_t kHandleBytes = 24;
+using os_memory::Mapping;
+
+constexpr std::string_view kHandleMark = "tpshost2";
+constexpr std::size_t kHandleBytes = 56;
 
 void put_u64(ByteBuffer& out, std::uint64_t value) {
   for (int shift = 0; shift < 64; shift += 8) out.push_back(std::byte(value >> shift & 0xff));
@@ -28,6 +32,60 @@ std::uint64_t get_u64(ByteView bytes) {
   std::uint64_t value = 0;
   for (std::size_t i = 8; i > 0; --i) value = value << 8 | std::to_integer<unsigned>(bytes[i - 1]);
   return value;
+}
+
+ByteBuffer encode_handle(const ExportRecord& record) {
+  const ByteView mark = as_view(kHandleMark);
+  ByteBuffer handle(mark.begin(), mark.end());
+  put_u64(handle, static_cast<std::uint64_t>(record.process.pid));
+  put_u64(handle, record.process.start);
+  put_u64(handle, static_cast<std::uint64_t>(record.descriptor));
+  put_u64(handle, record.inode);
+  put_u64(handle, record.bytes);
+  put_u64(handle, record.serial);
+  return handle;
+}
+
+// Any 56 bytes with the mark are a record: what is wrong with it shows when it is compared.
+ExportRecord decode_handle(ByteView handle) {
+  if (handle.size() != kHandleBytes || as_text(handle.first(8)) != kHandleMark) {
+    throw_violation(ErrorKind::kProtocol, "import", "the bytes are no handle of host memory");
+  }
+  ExportRecord record;
+  record.process.pid = static_cast<std::int64_t>(get_u64(handle.subspan(8)));
+  record.process.start = get_u64(handle.subspan(16));
+  const std::uint64_t descriptor = get_u64(handle.subspan(24));
+  record.descriptor = descriptor <= INT32_MAX ? static_cast<int>(descriptor) : -1;
+  record.inode = get_u64(handle.subspan(32));
+  record.bytes = get_u64(handle.subspan(40));
+  record.serial = get_u64(handle.subspan(48));
+  return record;
+}
+
+// Opens the file behind an export that the account knows.
+os_memory::Descriptor open_export(const ExportRecord& record) {
+  os_memory::Opened opened =
+      os_memory::open_file(os_memory::path_of_descriptor(record.process.pid, record.descriptor));
+  if (opened.error == EACCES || opened.error == EPERM) {
+    throw_broken(ErrorKind::kIpc, "import",
+                 fmt::format("opening the export of process {} is not permitted ({}): run exporter "
+                             "and importer as the same user, and let the exporter be dumpable",
+                             record.process.pid, os_memory::symbol(opened.error)));
+  }
+  if (!opened.file) {
+    throw_broken(ErrorKind::kIpc, "import",
+                 fmt::format("opening the export of process {} failed ({})", record.process.pid,
+                             os_memory::symbol(opened.error)));
+  }
+  const os_memory::FileIdentity found = os_memory::identity(opened.file);
+  if (!found.regular || found.inode != record.inode || found.bytes != record.bytes) {
+    throw_broken(
+        ErrorKind::kIpc, "import",
+        fmt::format("descriptor {} of process {} is no longer the export: its owner closed "
+                    "it without revoking the export",
+                    record.descriptor, record.process.pid));
+  }
+  return std::move(opened.file);
 }
 
 class HostCopies final : public Prepared {
@@ -50,86 +108,24 @@ class HostDigests final : public Prepared {
 
 }  // namespace
 
-struct HostMemory::Physical {
-  std::string uuid;
-  std::uint64_t total = 0;
-  std::uint64_t used = 0;
-};
-
-// Charged memory of a device. Made and destroyed with the mutex held.
-struct HostMemory::Block {
-  Block(Physical& charged, std::uint64_t bytes) : device(charged), content(bytes, kUndefinedByte) {
-    device.used += bytes;
-  }
-  ~Block() { device.used -= content.size(); }
-  Block(const Block&) = delete;
-  Block& operator=(const Block&) = delete;
-
-  Physical& device;
-  ByteBuffer content;
-};
-
-struct HostMemory::Export {
-  std::shared_ptr<Block> block;
-  const HostDevice* exporter = nullptr;
-};
-
-HostMemory::HostMemory(Threads& threads) : mutex_(threads.make_mutex()) {}
-HostMemory::~HostMemory() = default;
-
-void HostMemory::add_device(std::string uuid, std::uint64_t total_bytes) {
-  MutexLock lock(*mutex_);
-  if (uuid.empty() || devices_.contains(uuid)) {
-    throw_invalid(ErrorKind::kInvalidConfig, "uuid",
-                  fmt::format("'{}' is empty or already names a device: give each its own", uuid));
-  }
-  auto physical = std::make_unique<Physical>();
-  physical->uuid = uuid;
-  physical->total = total_bytes;
-  devices_.emplace(std::move(uuid), std::move(physical));
-}
-
-std::uint64_t HostMemory::live_exports() {
-  MutexLock lock(*mutex_);
-  return exports_.size();
-}
-
-std::uint64_t HostMemory::open_imports() {
-  MutexLock lock(*mutex_);
-  return open_imports_;
-}
-
-HostMemory::Physical& HostMemory::find(const std::string& uuid) {
-  MutexLock lock(*mutex_);
-  const auto found = devices_.find(uuid);
-  if (found == devices_.end()) {
-    throw_invalid(ErrorKind::kInvalidConfig, "uuid",
-                  fmt::format("no device is named '{}': add it to the host memory first", uuid));
-  }
-  return *found->second;
-}
-
-// The mutex is held.
-std::shared_ptr<HostMemory::Block> HostMemory::charge(Physical& device, std::uint64_t bytes,
-                                                      std::string_view subject) {
-  const std::uint64_t free_bytes = device.total - device.used;
-  if (bytes > free_bytes) {
-    throw_broken(ErrorKind::kOutOfMemory, subject,
-                 fmt::format("{} bytes are needed and {} of {} are free on device {}", bytes,
-                             free_bytes, device.total, device.uuid));
-  }
-  return std::make_shared<Block>(device, bytes);
-}
-
 struct HostDevice::Region {
   std::uint64_t bytes = 0;
   RegionKind kind = RegionKind::kPlain;
   std::string tag;
-  std::shared_ptr<HostMemory::Block> block;  // null while asleep
-  ByteBuffer saved;                          // content that sleep kept
-  bool kept = false;
+  Mapping memory;
+  bool awake = true;
+  Mapping saved;  // content that sleep kept
+  // Exportable regions and imports have an entry of their own; others count as the participant's.
+  bool has_entry = false;
+  AccountEntry entry{};
+  os_memory::Descriptor file;       // of an exportable region
   std::uint64_t export_serial = 0;  // 0: not exported
   std::uint64_t import_serial = 0;  // 0: not an import
+
+  void make_undefined() {
+    constexpr int kValue = std::to_integer<int>(kUndefinedByte);
+    if (memory.bytes() != 0) std::memset(memory.data(), kValue, memory.bytes());
+  }
 };
 
 // One operation in a stream, with what it was launched with.
@@ -171,47 +167,83 @@ struct HostDevice::Stream {
 };
 
 HostDevice::HostDevice(HostMemory& memory, const HostDeviceOptions& options)
-    : memory_(memory), physical_(memory.find(options.uuid)), landing_(options.landing) {}
+    : account_(*memory.account_),
+      device_(account_.find_device(options.uuid)),
+      uuid_(options.uuid),
+      participant_(account_.join(device_)),
+      landing_(options.landing) {}
 
 HostDevice::~HostDevice() {
   streams_.clear();
-  MutexLock lock(*memory_.mutex_);
-  for (const auto& [id, region] : regions_) {
-    if (region->export_serial != 0) memory_.exports_.erase(region->export_serial);
-    if (region->import_serial != 0) --memory_.open_imports_;
-  }
-  regions_.clear();
+  for (const auto& [id, region] : regions_) release(*region);
+  account_.remove(participant_);
 }
 
-std::string HostDevice::uuid() { return physical_.uuid; }
+std::string HostDevice::uuid() { return uuid_; }
 
-MemoryInfo HostDevice::memory() {
-  MutexLock lock(*memory_.mutex_);
-  MemoryInfo info;
-  info.free_bytes = physical_.total - physical_.used;
-  info.total_bytes = physical_.total;
-  return info;
-}
+MemoryInfo HostDevice::memory() { return account_.memory(device_); }
 
 RegionId HostDevice::allocate(const AllocationRequest& request) {
   TPSYNC_ASSERT((request.kind == RegionKind::kSleepable) == !request.tag.empty());
+  return add(make_region(request));
+}
+
+// Memory is charged before it is touched, so that an allocation beyond the budget costs nothing.
+std::unique_ptr<HostDevice::Region> HostDevice::make_region(const AllocationRequest& request) {
   auto region = std::make_unique<Region>();
   region->bytes = request.bytes;
   region->kind = request.kind;
   region->tag = request.tag;
   const std::string_view subject = request.tag.empty() ? "allocation" : request.tag;
-  MutexLock lock(*memory_.mutex_);
-  region->block = memory_.charge(physical_, request.bytes, subject);
+  if (request.kind == RegionKind::kExportable) {
+    region->entry = account_.add_block(participant_, request.bytes, subject);
+    region->has_entry = true;
+  } else {
+    account_.charge(participant_, request.bytes, subject);
+  }
+  try {
+    if (request.kind == RegionKind::kExportable) {
+      region->file = os_memory::make_memory_file(request.bytes, subject);
+      region->memory = Mapping::of_file(region->file, request.bytes, subject);
+    } else {
+      region->memory = Mapping::anonymous(request.bytes, subject);
+    }
+  } catch (const std::exception&) {
+    release(*region);
+    throw;
+  }
+  region->make_undefined();
+  return region;
+}
+
+RegionId HostDevice::add(std::unique_ptr<Region> region) {
   const RegionId id{next_region_++};
-  regions_.emplace(id, std::move(region));
+  try {
+    regions_.emplace(id, nullptr);
+  } catch (const std::exception&) {
+    release(*region);
+    throw;
+  }
+  regions_[id] = std::move(region);
   return id;
+}
+
+// Gives memory back first, and the charge for it then.
+void HostDevice::release(Region& region) noexcept {
+  region.memory = Mapping();
+  region.saved = Mapping();
+  region.file.reset();
+  if (region.has_entry) {
+    account_.remove(region.entry);
+  } else if (region.awake) {
+    account_.discharge(participant_, region.bytes);
+  }
 }
 
 void HostDevice::free(RegionId id) noexcept {
   Region& region = find(id);
   TPSYNC_ASSERT(region.import_serial == 0);
-  MutexLock lock(*memory_.mutex_);
-  if (region.export_serial != 0) memory_.exports_.erase(region.export_serial);
+  release(region);
   regions_.erase(id);
 }
 
@@ -223,87 +255,94 @@ ByteBuffer HostDevice::export_region(RegionId id) {
   if (region.export_serial != 0) {
     throw_broken(ErrorKind::kIpc, "export", "the region is exported already");
   }
-  MutexLock lock(*memory_.mutex_);
-  const std::uint64_t serial = memory_.next_serial_++;
-  memory_.exports_.emplace(serial, HostMemory::Export{region.block, this});
-  region.export_serial = serial;
-  const ByteView mark = as_view(kHandleMark);
-  ByteBuffer handle(mark.begin(), mark.end());
-  put_u64(handle, serial);
-  put_u64(handle, region.bytes);
-  return handle;
+  const std::uint64_t inode = os_memory::identity(region.file).inode;
+  const ExportRecord record = account_.publish(region.entry, region.file.number(), inode);
+  region.export_serial = record.serial;
+  return encode_handle(record);
 }
 
 void HostDevice::revoke_export(RegionId id) noexcept {
   Region& region = find(id);
-  if (region.export_serial == 0) return;
-  MutexLock lock(*memory_.mutex_);
-  memory_.exports_.erase(std::exchange(region.export_serial, 0));
+  if (std::exchange(region.export_serial, 0) != 0) account_.revoke(region.entry);
 }
 
 ImportedRegion HostDevice::import_region(ByteView handle) {
-  if (handle.size() != kHandleBytes || as_text(handle.first(8)) != kHandleMark) {
-    throw_violation(ErrorKind::kProtocol, "import", "the bytes are no handle of host memory");
-  }
-  const std::uint64_t serial = get_u64(handle.subspan(8));
-  const std::uint64_t bytes = get_u64(handle.subspan(16));
-  MutexLock lock(*memory_.mutex_);
-  const auto found = memory_.exports_.find(serial);
-  if (found == memory_.exports_.end() || found->second.block->content.size() != bytes) {
+  const ExportRecord record = decode_handle(handle);
+  const std::optional<FoundExport> found = account_.find_export(record.serial);
+  if (!found || found->record != record) {
     throw_broken(ErrorKind::kIpc, "import", "the export is gone, or the handle was altered");
   }
-  if (found->second.exporter == this) {
+  if (found->participant == account_.participant(participant_)) {
     throw_broken(ErrorKind::kIpc, "import", "an export cannot be opened by its own exporter");
   }
   ImportedRegion imported;
-  imported.bytes = bytes;
-  imported.device_uuid = found->second.block->device.uuid;
+  imported.bytes = record.bytes;
+  imported.device_uuid = found->device_uuid;
   for (const auto& [id, region] : regions_) {
-    if (region->import_serial == serial) {
+    if (region->import_serial == record.serial) {
       imported.region = id;
       return imported;
     }
   }
   auto region = std::make_unique<Region>();
-  region->bytes = bytes;
-  region->block = found->second.block;
-  region->import_serial = serial;
-  imported.region = RegionId{next_region_++};
-  regions_.emplace(imported.region, std::move(region));
-  ++memory_.open_imports_;
+  region->bytes = record.bytes;
+  region->memory = Mapping::of_file(open_export(record), record.bytes, "import");
+  region->import_serial = record.serial;
+  // Looked up again: an owner that has the export still was the owner of the file just opened.
+  const std::optional<AccountEntry> entry = account_.add_import(participant_, record.serial);
+  if (!entry) throw_broken(ErrorKind::kIpc, "import", "the export went while it was opened");
+  region->entry = *entry;
+  region->has_entry = true;
+  imported.region = add(std::move(region));
   return imported;
 }
 
 void HostDevice::close_import(RegionId id) noexcept {
-  TPSYNC_ASSERT(find(id).import_serial != 0);
-  MutexLock lock(*memory_.mutex_);
-  --memory_.open_imports_;
+  Region& region = find(id);
+  TPSYNC_ASSERT(region.import_serial != 0);
+  release(region);
   regions_.erase(id);
 }
 
 void HostDevice::sleep(std::string_view tag, bool keep) {
-  MutexLock lock(*memory_.mutex_);
   for (const auto& [id, region] : regions_) {
-    if (region->kind != RegionKind::kSleepable || region->tag != tag || !region->block) continue;
-    region->kept = keep;
-    if (keep) region->saved = region->block->content;
-    region->block.reset();
+    if (region->kind != RegionKind::kSleepable || region->tag != tag || !region->awake) continue;
+    Mapping saved;
+    if (keep) {
+      saved = Mapping::anonymous(region->bytes, tag);
+      if (saved.bytes() != 0) std::memcpy(saved.data(), region->memory.data(), saved.bytes());
+    }
+    region->memory.give_back(tag);
+    region->saved = std::move(saved);
+    region->awake = false;
+    account_.discharge(participant_, region->bytes);
   }
 }
 
 void HostDevice::wake(std::string_view tag) {
-  MutexLock lock(*memory_.mutex_);
-  std::vector<std::pair<Region*, std::shared_ptr<HostMemory::Block>>> woken;
+  std::vector<Region*> asleep;
+  std::uint64_t bytes = 0;
   for (const auto& [id, region] : regions_) {
-    if (region->kind != RegionKind::kSleepable || region->tag != tag || region->block) continue;
-    woken.emplace_back(region.get(), memory_.charge(physical_, region->bytes, tag));
+    if (region->kind != RegionKind::kSleepable || region->tag != tag || region->awake) continue;
+    asleep.push_back(region.get());
+    bytes += region->bytes;
+  }
+  account_.charge(participant_, bytes, tag);
+  try {
+    for (Region* region : asleep) region->memory.bring_back(tag);
+  } catch (const std::exception&) {
+    account_.discharge(participant_, bytes);
+    throw;  // addresses that are open already hold nothing, and stay so
   }
   // Nothing throws from here on, so that either all regions of the tag are awake or none is.
-  for (auto& [region, block] : woken) {
-    if (region->kept) block->content.swap(region->saved);
-    region->saved = ByteBuffer();
-    region->kept = false;
-    region->block = std::move(block);
+  for (Region* region : asleep) {
+    region->awake = true;
+    if (region->saved.bytes() != 0) {
+      std::memcpy(region->memory.data(), region->saved.data(), region->saved.bytes());
+    } else {
+      region->make_undefined();
+    }
+    region->saved = Mapping();
   }
 }
 
@@ -389,9 +428,9 @@ std::byte* HostDevice::host_pointer(RegionId region, std::uint64_t offset, std::
 
 std::byte* HostDevice::at(RegionId id, std::uint64_t offset, std::uint64_t bytes) {
   Region& region = find(id);
-  TPSYNC_ASSERT(region.block != nullptr);
+  TPSYNC_ASSERT(region.awake);
   TPSYNC_ASSERT(offset <= region.bytes && bytes <= region.bytes - offset);
-  return region.block->content.data() + offset;
+  return region.memory.data() + offset;
 }
 
 std::byte* HostDevice::at(RegionId id, std::uint64_t offset, std::uint64_t pitch,

@@ -1,13 +1,15 @@
-// A Device over plain memory of one process, for hosts without an accelerator.
+// A Device over host memory, for hosts without an accelerator: in one process, or between processes
+// that share a HostMemory (see host_memory.h) and open each other's exports.
 //
-// A HostMemory stands for the physical devices of one host and for its driver's table of exports; a
-// HostDevice is one of these devices as one participant (an actor, a worker) sees it. Participants
-// that share a HostMemory can open each other's exports, and those on the same device share its
-// budget. Memory is charged when it is allocated or woken, and stays charged until its owner freed
-// it and the last import was closed, as a driver does it. Fresh memory carries kUndefinedByte, so
-// that a read of something never written is recognized.
+// Exportable regions are memory files that are mapped by everybody who imports them. Others are
+// memory of this process; a sleeping one keeps its addresses and gives its pages back to the
+// system. Fresh memory carries kUndefinedByte, so that a read of something never written is
+// recognized. An import reads what its exporter wrote last, and stays readable when that has gone.
 //
-// Stricter than the contract, as drivers are: opening an export of one's own is refused.
+// A handle names exporter, descriptor, file, size and a serial number that is never used again. All
+// of it must agree with the account, and the file behind the descriptor with that, so that a handle
+// which was altered, or whose export has gone, opens nothing. Stricter than the contract, as
+// drivers are: opening an export of one's own is refused.
 #pragma once
 
 #include <cstdint>
@@ -16,46 +18,16 @@
 #include <string>
 #include <vector>
 
-#include "tpsync/base/threads.h"
 #include "tpsync/device/device.h"
+#include "tpsync/device/host_memory.h"
 
 namespace tpsync::device {
 
+class MemoryAccount;
+enum class AccountDevice : std::uint32_t;
+enum class AccountEntry : std::uint32_t;
+
 inline constexpr std::byte kUndefinedByte{0xa5};
-
-class HostDevice;
-
-// The physical devices and the exports. Outlives every HostDevice that was made on it. May be used
-// from any thread.
-class HostMemory {
- public:
-  explicit HostMemory(Threads& threads);
-  ~HostMemory();
-  HostMemory(const HostMemory&) = delete;
-  HostMemory& operator=(const HostMemory&) = delete;
-
-  // Throws InvalidInput kInvalidConfig for an empty or a known uuid.
-  void add_device(std::string uuid, std::uint64_t total_bytes);
-
-  // Exports that are neither revoked nor freed, and open imports of them or of dead ones.
-  std::uint64_t live_exports();
-  std::uint64_t open_imports();
-
- private:
-  friend class HostDevice;
-  struct Physical;
-  struct Block;
-  struct Export;
-
-  Physical& find(const std::string& uuid);
-  std::shared_ptr<Block> charge(Physical& device, std::uint64_t bytes, std::string_view subject);
-
-  std::unique_ptr<Mutex> mutex_;  // guards everything below, and what it points to except content
-  std::map<std::string, std::unique_ptr<Physical>> devices_;
-  std::map<std::uint64_t, Export> exports_;
-  std::uint64_t next_serial_ = 1;
-  std::uint64_t open_imports_ = 0;
-};
 
 // When the work of a stream is done.
 enum class Landing : std::uint8_t {
@@ -69,10 +41,15 @@ struct HostDeviceOptions {
 };
 
 // Used by one thread at a time. Its destructor closes its imports, revokes its exports and frees
-// its memory, as the end of a process does.
+// its memory, as the end of a process does. allocate, free, export, import, sleep, wake and memory
+// make system calls; copies and synchronize do not.
+//
+// Imports need the exporter's process to be of the same user, in the same process namespace: what
+// the process file system refuses is RuntimeBroken kIpc, which says so.
 class HostDevice final : public Device {
  public:
-  // Throws InvalidInput kInvalidConfig if `memory` has no such device.
+  // Throws InvalidInput kInvalidConfig if `memory` has no such device; RuntimeBroken kOutOfMemory
+  // if it serves too many participants (4096, exports and imports included).
   HostDevice(HostMemory& memory, const HostDeviceOptions& options);
   ~HostDevice() override;
   HostDevice(const HostDevice&) = delete;
@@ -113,6 +90,9 @@ class HostDevice final : public Device {
   struct Stream;
 
   Region& find(RegionId region);
+  std::unique_ptr<Region> make_region(const AllocationRequest& request);
+  RegionId add(std::unique_ptr<Region> region);
+  void release(Region& region) noexcept;
   // The bytes [offset, offset + bytes) of a region; asserts that it lives, is awake and has them.
   std::byte* at(RegionId region, std::uint64_t offset, std::uint64_t bytes);
   // The same for `rows` runs of `row_bytes` that lie `pitch` bytes apart.
@@ -122,9 +102,11 @@ class HostDevice final : public Device {
   void perform(const Work& work);
   void submit(StreamId stream, Work work);
 
-  HostMemory& memory_;
-  HostMemory::Physical& physical_;
-  Landing landing_;
+  MemoryAccount& account_;
+  const AccountDevice device_;
+  const std::string uuid_;
+  const AccountEntry participant_;
+  const Landing landing_;
   std::map<RegionId, std::unique_ptr<Region>> regions_;
   std::map<StreamId, std::unique_ptr<Stream>> streams_;
   std::uint64_t next_region_ = 1;

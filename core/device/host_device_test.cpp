@@ -66,8 +66,7 @@ class HostDeviceTest : public testing::TestWithParam<Landing> {
   }
   std::uint64_t free_bytes() { return actor_->memory().free_bytes; }
 
-  OsThreads threads_;
-  HostMemory memory_{threads_};
+  HostMemory memory_;
   std::unique_ptr<HostDevice> actor_, worker_, foreign_;
 };
 
@@ -368,18 +367,67 @@ TEST_P(HostDeviceDeathTest, UseOfDeadSleepingAndForeignRegionsAsserts) {
   const Region sleeping = allocate(*actor_, request(8, RegionKind::kSleepable));
   actor_->sleep("weights", true);
   EXPECT_DEATH(actor_->fill(stream.id(), dead, 0, 1, std::byte{}), "regions_.end");
-  EXPECT_DEATH(actor_->fill(stream.id(), sleeping.id(), 0, 1, std::byte{}), "block");
+  EXPECT_DEATH(actor_->fill(stream.id(), sleeping.id(), 0, 1, std::byte{}), "region.awake");
   EXPECT_DEATH(actor_->free(dead), "regions_.end");
   EXPECT_DEATH(actor_->close_import(sleeping.id()), "import_serial");
 }
 
 TEST(HostMemoryTest, DevicesNeedNamesOfTheirOwnAndParticipantsAKnownOne) {
-  OsThreads threads;
-  HostMemory memory(threads);
+  HostMemory memory;
   memory.add_device("one", 1);
   EXPECT_EQ(failure_of([&] { memory.add_device("one", 1); }).kind, ErrorKind::kInvalidConfig);
   EXPECT_EQ(failure_of([&] { memory.add_device("", 1); }).kind, ErrorKind::kInvalidConfig);
   EXPECT_EQ(failure_of([&] { HostDevice(memory, {"two"}); }).kind, ErrorKind::kInvalidConfig);
+}
+
+TEST(HostMemoryTest, ParticipantsOfSeveralThreadsShareItsBudget) {
+  constexpr std::uint64_t kThreads = 4;
+  OsThreads threads;
+  HostMemory memory;
+  memory.add_device("one", 2 * kThreads);
+  HostDevice exporter(memory, {"one"});
+  const Region region = allocate(exporter, request(1, RegionKind::kExportable));
+  const ByteBuffer handle = exporter.export_region(region.id());
+  std::vector<std::unique_ptr<Thread>> running;
+  for (std::uint64_t i = 0; i < kThreads; ++i) {
+    running.push_back(threads.spawn("participant", [&] {
+      for (int round = 0; round < 100; ++round) {
+        HostDevice device(memory, {"one"});
+        const Region held = allocate(device, request(1));
+        const Import import(device, device.import_region(handle).region);
+        EXPECT_LE(device.memory().free_bytes, 2 * kThreads - 2);
+      }
+    }));
+  }
+  for (const auto& thread : running) thread->join();
+  EXPECT_EQ(exporter.memory().free_bytes, 2 * kThreads - 1);
+  EXPECT_EQ(memory.open_imports(), 0u);
+}
+
+TEST(HostMemoryTest, RefusesMoreParticipantsThanItHasEntriesForAndTakesThemLater) {
+  HostMemory memory;
+  memory.add_device("one", 1);
+  std::vector<std::unique_ptr<HostDevice>> devices;
+  const auto join = [&] {
+    devices.push_back(
+        std::make_unique<HostDevice>(memory, HostDeviceOptions{"one", Landing::kAtLaunch}));
+  };
+  for (int i = 0; i < 4096; ++i) join();
+  const ErrorRecord record = failure_of(join);
+  EXPECT_EQ(record.kind, ErrorKind::kOutOfMemory);
+  EXPECT_EQ(record.subject, "memory account");
+  devices.resize(4000);
+  join();
+}
+
+TEST(HostMemoryTest, DevicesHaveShortNamesAndAreAtMost64) {
+  HostMemory memory;
+  EXPECT_EQ(failure_of([&] { memory.add_device(std::string(64, 'x'), 1); }).kind,
+            ErrorKind::kInvalidConfig);
+  memory.add_device(std::string(63, 'x'), 1);
+  for (int i = 1; i < 64; ++i) memory.add_device("device-" + std::to_string(i), 1);
+  EXPECT_EQ(failure_of([&] { memory.add_device("one more", 1); }).kind, ErrorKind::kInvalidConfig);
+  EXPECT_EQ(HostDevice(memory, {std::string(63, 'x')}).memory().total_bytes, 1u);
 }
 
 }  // namespace

@@ -128,8 +128,7 @@ class WorkerTest : public testing::Test {
   const model::ModelConfig config_ = model::model_named("tiny-tp4");
   const model::CanonicalPlan plan_ = model::plan_canonical(config_);
   std::vector<transfer::Chunk> chunks_;
-  OsThreads threads_;
-  device::HostMemory memory_{threads_};
+  device::HostMemory memory_;
   std::optional<device::HostDevice> actor_, worker_;
   fakes::FakeWorld world_;
   std::shared_ptr<fakes::Peer> peer_ = std::make_shared<fakes::Peer>();

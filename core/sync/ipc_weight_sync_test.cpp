@@ -190,8 +190,7 @@ class IpcWeightSyncTest : public testing::Test {
     EXPECT_EQ(target().steps.size(), before);
   }
 
-  OsThreads threads_;
-  device::HostMemory memory_{threads_};
+  device::HostMemory memory_;
   fakes::Board board_{1};
   std::optional<Actor> actor_;
 };

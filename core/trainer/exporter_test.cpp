@@ -123,7 +123,7 @@ struct Form {
 class Actors {
  public:
   Actors(const model::ModelConfig& config, int world, const Form& form)
-      : config_(config), form_(form), memory_(threads_), meeting_(world) {
+      : config_(config), form_(form), meeting_(world) {
     for (int r = 0; r < world; ++r) {
       memory_.add_device(uuid(r), kDeviceBytes);
       devices_.push_back(std::make_unique<device::HostDevice>(
@@ -380,8 +380,7 @@ TEST(Exporter, EnumeratesFromItsShardsExactlyWhatThePlanExpects) {
 }
 
 TEST(Exporter, SeparateExpertsOfAnyOrderComeInTheFusedOrder) {
-  OsThreads threads;
-  device::HostMemory memory(threads);
+  device::HostMemory memory;
   memory.add_device("d", kDeviceBytes);
   device::HostDevice device(memory, {.uuid = "d"});
   Meeting meeting(1);
@@ -469,8 +468,7 @@ TEST(Publication, TheWorkersDigestsAddUpToTheActors) {
 }
 
 TEST(Exporter, RefusesShardBoundsThatDoNotCoverItsRows) {
-  OsThreads threads;
-  device::HostMemory memory(threads);
+  device::HostMemory memory;
   memory.add_device("d", kDeviceBytes);
   device::HostDevice device(memory, {.uuid = "d"});
   Meeting meeting(1);

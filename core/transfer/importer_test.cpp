@@ -55,8 +55,7 @@ class ImporterTest : public testing::Test {
     return record;
   }
 
-  OsThreads threads_;
-  device::HostMemory memory_{threads_};
+  device::HostMemory memory_;
   std::optional<device::HostDevice> actor_, foreign_, worker_;
   CountingDevice counted_{*worker_};
   Importer importer_{counted_};

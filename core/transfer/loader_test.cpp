@@ -151,8 +151,7 @@ class LoaderTest : public testing::Test {
   model::CanonicalPlan plan_;
   model::TpLayout layout_;
   std::vector<Chunk> chunks_;
-  OsThreads threads_;
-  device::HostMemory memory_{threads_};
+  device::HostMemory memory_;
   std::optional<device::HostDevice> device_;
   device::RegionId resident_{}, packed_{};
   Layers layers_;

@@ -115,8 +115,7 @@ class SenderTest : public testing::Test, public UpdateSink {
   fakes::RecordingGates gates_{steps_};
   fakes::ScriptedSource source_{expected_, steps_};
   tpsync::fakes::RecordingLog log_;
-  OsThreads threads_;
-  device::HostMemory memory_{threads_};
+  device::HostMemory memory_;
   std::optional<device::HostDevice> device_;
   std::optional<Sender> sender_;
 };

@@ -1,0 +1,72 @@
+// What the tests of the groups over Gloo start as a rank in a process of its own: small behaviours
+// by name. A byte on the inherited channel says that the behaviour is in place.
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "tpsync/base/errors.h"
+#include "tpsync/base/os_world.h"
+#include "tpsync/collective/gloo_control_group.h"
+
+namespace {
+
+using namespace tpsync;
+using namespace tpsync::collective;
+
+class SilentLog final : public Log {
+ public:
+  bool wants(LogLevel) const noexcept override { return false; }
+  void record(const LogRecord&) noexcept override {}
+};
+
+void say(Channel& channel) {
+  const std::byte byte{1};
+  channel.write_some({&byte, 1}, Deadline::never());
+}
+
+[[noreturn]] void pause_for_ever() {
+  for (;;) pause();
+}
+
+}  // namespace
+
+// behaviour, folder, group, rank, size
+int main(int argc, char** argv) {
+  if (argc != 6) return 64;
+  const std::string_view behaviour = argv[1];
+  SilentLog log;
+  OsWorld world(log);
+  const std::unique_ptr<Channel> channel = world.channels().adopt(kInheritedChannelDescriptor);
+  GlooControlOptions options;
+  options.meeting.folder = argv[2];
+  options.meeting.group = argv[3];
+  options.meeting.rank = std::atoi(argv[4]);
+  options.meeting.size = std::atoi(argv[5]);
+  GlooControlGroup group(options, world.world());
+  try {
+    if (behaviour == "idle") {
+      group.all_gather({}, Deadline::never());
+      say(*channel);
+      pause_for_ever();
+    } else if (behaviour == "send-much") {
+      say(*channel);
+      const ByteBuffer much(64 * kMiB, std::byte{0x5a});
+      group.all_gather(much, Deadline::never());
+      pause_for_ever();
+    } else if (behaviour == "gather-till-lost") {
+      // Ends in order once it has lost a rank.
+      say(*channel);
+      for (;;) group.all_gather({}, Deadline::never());
+    } else if (behaviour == "exit") {
+      // Not before its peers have met it too.
+      std::byte told{};
+      if (channel->read_some({&told, 1}, Deadline::never()) == 1) _exit(0);
+    }
+  } catch (const Error& error) {
+    return error.kind() == ErrorKind::kPeerLost ? error.record().rank : 65;
+  }
+  return 64;
+}

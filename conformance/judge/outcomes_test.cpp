@@ -204,15 +204,12 @@ TEST(Progress, ASetUpThatFailsWithoutAFaultIsAViolation) {
 TEST(Progress, ASecondSetUpThatIsRefusedIsNone) {
   Story story = begun();
   story.begin(kActor0, Call::kSetup);
-  story.fail(
-      kActor0, Call::kSetup,
-      R"({"kind": "invalid state", "remedy": "fix the input", "phase": "", "rank": -1, "subject": "setup", "detail": "was called already"})");
+  story.fail(kActor0, Call::kSetup, error_json("invalid state", "setup", 0, "fix the input"));
   expect(story, "I10", Status::kNotApplicable);
 }
 
 TEST(Progress, ARefusalThatNoStateExplainsIsAViolation) {
-  const std::string refusal =
-      R"({"kind": "invalid state", "remedy": "nothing happened, try later", "phase": "", "rank": -1, "subject": "x", "detail": "no"})";
+  const std::string refusal = error_json("invalid state", "", -1, "nothing happened, try later");
   for (const Call call : {Call::kGenerate, Call::kSleep, Call::kWakeAll, Call::kHealth}) {
     Story story = begun();
     story.publish(1);

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <latch>
+
 #include "tpsync/collective/testing/gloo_ranks.h"
 
 namespace tpsync::collective {
@@ -114,10 +116,13 @@ TEST_F(GlooControl, ARankThatGivesUpFreesThoseWhoWouldWaitOn) {
 
 TEST_F(GlooControl, AKilledRankIsLostToAllAtOnce) {
   std::unique_ptr<Process> child = spawn_rank(TPSYNC_TEST_RANK, 2, 3, "idle");
+  // What the child gives to the first call may still be on its way when its own call returned.
+  std::latch heard(2);
   const auto outcomes = run(
       3,
       [&](GlooControlGroup& group) {
         group.all_gather({}, in_an_hour());
+        heard.arrive_and_wait();
         if (group.rank() == 0) {
           wait_for_child();
           EXPECT_FALSE(group.lost_peer());

@@ -590,43 +590,47 @@ std::uint64_t SimDevice::region_key(device::RegionId region) const {
   return entry != nullptr ? entry->memory->key : 0;
 }
 
+Memory& SimDevice::looked_at(device::RegionId region) const {
+  if (process_.dead() && process_.in_own_fiber()) throw Killed{};
+  const Entry* entry = find(region);
+  TPSYNC_ASSERT(entry != nullptr);
+  return *entry->memory;
+}
+
 void SimDevice::poke(device::RegionId region, std::uint64_t offset, ByteView bytes) {
   const HarnessAccess harness;
-  const Entry* entry = find(region);
-  TPSYNC_ASSERT(entry != nullptr && offset + bytes.size() <= entry->memory->data.size());
-  std::copy(bytes.begin(), bytes.end(),
-            entry->memory->data.begin() + static_cast<std::ptrdiff_t>(offset));
+  Memory& memory = looked_at(region);
+  TPSYNC_ASSERT(offset + bytes.size() <= memory.data.size());
+  std::copy(bytes.begin(), bytes.end(), memory.data.begin() + static_cast<std::ptrdiff_t>(offset));
 }
 
 void SimDevice::peek(device::RegionId region, std::uint64_t offset, MutableByteView into) const {
   const HarnessAccess harness;
-  const Entry* entry = find(region);
-  TPSYNC_ASSERT(entry != nullptr && offset + into.size() <= entry->memory->bytes);
+  const Memory& memory = looked_at(region);
+  TPSYNC_ASSERT(offset + into.size() <= memory.bytes);
   if (phantom())
-    entry->memory->extents.bytes(offset, into);
+    memory.extents.bytes(offset, into);
   else
-    std::copy_n(entry->memory->data.begin() + static_cast<std::ptrdiff_t>(offset), into.size(),
+    std::copy_n(memory.data.begin() + static_cast<std::ptrdiff_t>(offset), into.size(),
                 into.begin());
 }
 
 ByteView SimDevice::view(device::RegionId region) const {
-  const Entry* entry = find(region);
-  TPSYNC_ASSERT(entry != nullptr);
-  return entry->memory->data;
+  const Memory& memory = looked_at(region);
+  return memory.data;
 }
 
 void SimDevice::stamp(device::RegionId region, const Extent& extent) {
   const HarnessAccess harness;
-  const Entry* entry = find(region);
-  TPSYNC_ASSERT(entry != nullptr && extent.end() <= entry->memory->bytes);
-  entry->memory->extents.write(extent);
+  Memory& memory = looked_at(region);
+  TPSYNC_ASSERT(extent.end() <= memory.bytes);
+  memory.extents.write(extent);
 }
 
 std::vector<Extent> SimDevice::query(device::RegionId region, const Rect& rect) const {
   const HarnessAccess harness;
-  const Entry* entry = find(region);
-  TPSYNC_ASSERT(entry != nullptr);
-  return entry->memory->extents.read(rect);
+  const Memory& memory = looked_at(region);
+  return memory.extents.read(rect);
 }
 
 void SimDevice::fail_stream(device::StreamId stream) {

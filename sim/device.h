@@ -55,7 +55,9 @@ class SimDevice final : public device::Device {
                 MutableByteView into) override;
   void synchronize(device::StreamId stream, Deadline deadline) override;
 
-  // ---- for the harness: outside of time, without events ----
+  // ---- for the harness: outside of time, without events. On a dead process, from its own fiber,
+  // looks at memory throw Killed: code that was killed in an operation that cannot throw gets no
+  // further. ----
   bool phantom() const;
   std::uint64_t region_bytes(device::RegionId region) const;
   std::uint64_t region_key(device::RegionId region) const;  // of its memory, as in events
@@ -87,6 +89,7 @@ class SimDevice final : public device::Device {
     bool imported = false;
   };
   class Batch;
+  Memory& looked_at(device::RegionId region) const;
   Entry* find(device::RegionId region);
   const Entry* find(device::RegionId region) const;
   device::RegionId add(Memory& memory, bool imported);

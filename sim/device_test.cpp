@@ -458,5 +458,27 @@ TEST(Traces, ChangeWithOneCopyAndAreEqualInPhantomAndByteMode) {
   EXPECT_NE(hash_with(false, 4), hash_with(false, 3));
 }
 
+TEST(Device, ALookAtItsMemoryUnwindsAProcessThatWasKilled) {
+  Pools pools;
+  SimWorld world(config_of(1), pools);
+  bool unwound = false;
+  bool survived = false;
+  world.start_process("actor", 0, 0, [&](SimProcess& process) {
+    const auto region = process.device().allocate({8, device::RegionKind::kPlain, ""});
+    world.kill(process);
+    try {
+      process.sim_device().view(region);
+      survived = true;
+    } catch (const Killed&) {
+      unwound = true;
+      throw;
+    }
+    return 0;
+  });
+  EXPECT_EQ(world.run().kind, RunResult::Kind::kFinished);
+  EXPECT_TRUE(unwound);
+  EXPECT_FALSE(survived);
+}
+
 }  // namespace
 }  // namespace tpsync::sim

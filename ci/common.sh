@@ -23,6 +23,6 @@ print_help() { sed -n '2,/^[^#]/{/^#/!q;s/^# \{0,1\}//p}' "$0"; }
 timed() {
   local what="$1" start=$SECONDS
   shift
-  "$@"
+  "$@" || return  # said by whoever was called; `set -e` is off where the caller asks for the status
   say "$what: $((SECONDS - start)) s"
 }

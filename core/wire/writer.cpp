@@ -56,8 +56,8 @@ void Writer::natural(std::uint64_t value) {
 // By hand: the packer writes a whole number as an integer, which would change the field's type with
 // its value (and lose the sign of zero).
 void Writer::real(double value) {
-  constexpr int kFloat64 = 0xcb;
-  out_.push_back(std::byte{kFloat64});
+  constexpr std::byte kHeadOfFloat64{0xcb};
+  out_.push_back(kHeadOfFloat64);
   const auto bits = std::bit_cast<std::uint64_t>(value);
   for (int shift = 56; shift >= 0; shift -= 8) {
     out_.push_back(static_cast<std::byte>((bits >> shift) & 0xff));

@@ -105,10 +105,8 @@ class Hasher {
     const std::string name = fmt::format("plan/{}", number);
     if (!mine(name)) return;
     const WorldSpec spec = spec_at(2);
-    ActorLog log;
-    log.by_rank.resize(static_cast<std::size_t>(spec.actors));
     if (pairs_.empty()) {
-      runner_.run(spec, {}, publish_and_recover(log));
+      runner_.run(spec, {}, publish_and_recover());
       pairs_ = faults::enumerate(publication_operations(runner_.trace(), spec));
     }
     const std::uint64_t key = judge::mix(number + 1);
@@ -124,8 +122,7 @@ class Hasher {
     }
     WorldSpec drawn = spec;
     drawn.seed = 1 + judge::mix(key + 3) % 1000;
-    for (auto& outcomes : log.by_rank) outcomes.clear();
-    const Run run = runner_.run(drawn, options, publish_and_recover(log));
+    const Run run = runner_.run(drawn, options, publish_and_recover());
     lines_.push_back(fmt::format("{} {}", name, to_text(run.hash)));
   }
 

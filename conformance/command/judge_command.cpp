@@ -87,11 +87,9 @@ int replay_scenario(const Replay& replay, OutFolder& folder) {
 
 int replay_pair(const Replay& replay, OutFolder& folder) {
   SimRunner runner;
-  ActorLog log;
-  log.by_rank.assign(static_cast<std::size_t>(replay.spec.actors), {});
-  const Run run = runner.run(replay.spec, replay.options, publish_and_recover(log));
-  for (std::size_t rank = 0; rank < log.by_rank.size(); ++rank) {
-    for (const Outcome& outcome : log.by_rank[rank]) {
+  const Run run = runner.run(replay.spec, replay.options, publish_and_recover());
+  for (std::size_t rank = 0; rank < run.log.by_rank.size(); ++rank) {
+    for (const Outcome& outcome : run.log.by_rank[rank]) {
       say(outcome.ok() ? fmt::format("actor {}: version {}", rank, outcome.version)
                        : fmt::format("actor {}: {}", rank, to_text(*outcome.error)));
     }

@@ -70,10 +70,10 @@ class Explorer {
 
  private:
   Run run_world(const WorldSpec& spec, const SimOptions& options) {
-    log_.by_rank.assign(static_cast<std::size_t>(spec.actors), {});
     SimOptions own = options;
     own.policy = options_.policy;
-    const Run run = runner_.run(spec, own, publish_and_recover(log_));
+    const Run run = runner_.run(spec, own, publish_and_recover());
+    log_ = run.log;
     ++report_.runs;
     // Order-free, so that shards and reversed runs add up to the same.
     report_.combined_hash += judge::mix(run.hash.low ^ judge::mix(run.hash.high));

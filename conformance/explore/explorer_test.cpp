@@ -22,11 +22,9 @@ WorldSpec tiny(int tp) {
 
 // A fault-free publication with its recovery script, as the explorer's twin runs it.
 void run_twin(SimRunner& runner, const WorldSpec& spec, sim::Policy policy) {
-  ActorLog log;
-  log.by_rank.resize(static_cast<std::size_t>(spec.actors));
   SimOptions options;
   options.policy = policy;
-  ASSERT_TRUE(runner.run(spec, options, publish_and_recover(log)).passed());
+  ASSERT_TRUE(runner.run(spec, options, publish_and_recover()).passed());
 }
 
 // The same trace but for what a rank's tokens and residents say, which are identities in phantom
@@ -149,15 +147,13 @@ TEST(Operations, OfTheSimulatorAndOfFaultPlansHaveTheSameNames) {
 TEST(Deviation, AtOneChoiceGivesAnotherTrace) {
   SimRunner runner;
   const WorldSpec spec = tiny(2);
-  ActorLog log;
-  log.by_rank.resize(2);
-  const auto plain = runner.run(spec, {}, publish_once(log));
+  const auto plain = runner.run(spec, {}, publish_once());
   ASSERT_FALSE(runner.trace().choices.empty());
   const std::uint64_t middle = runner.trace().choices.size() / 2;
   const auto chosen = runner.trace().choices[middle].chosen;
   SimOptions options;
   options.deviations.push_back({middle, chosen == 0 ? 1U : 0U});
-  const auto deviated = runner.run(spec, options, publish_once(log));
+  const auto deviated = runner.run(spec, options, publish_once());
   EXPECT_TRUE(deviated.passed());
   EXPECT_FALSE(plain.hash == deviated.hash);
 }

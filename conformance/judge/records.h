@@ -18,6 +18,9 @@ enum class Record : std::uint16_t {
   kHealed = 205,  // no fault applies from here on
   kPublished = 206,  // the trainer holds version a now (an optimizer step)
   kScript = 207,     // text: a mark of the scenario's script
+  kKept = 209,  // an actor's script kept an outcome: b: 1 ok, 0 failed; c: version; text: error
+                // record as JSON
+  kCheckFailed = 210,  // text: what a script had expected and did not find
   kFound = 208,  // phantom worlds: what differs in a worker's weights; a: worker, text: tensor and
                  // ranges
 };

@@ -22,7 +22,7 @@ void parent_loses_runtime(ScenarioContext& context, const std::string& fault, Er
     const std::string phase = phase_text(wait.phase, wait.chunk);
     context.run(fmt::format("{} in {}", fault, phase),
                 with_fault(fault, {.phase = wait.phase, .chunk = wait.chunk, .op = "channel.read"}),
-                publish_and_recover(context.log()));
+                publish_and_recover());
     context.expect_failed({.kind = kind, .phase = phase, .rank = 0});
   }
 }
@@ -45,7 +45,7 @@ void worker_channel(ScenarioContext& context) {
                                              .phase = runtime_phase(wait),
                                              .chunk = wait.chunk,
                                              .op = "channel.write"}),
-                  publish_and_recover(context.log()));
+                  publish_and_recover());
       context.expect_failed({.kind = ErrorKind::kRemote,
                              .phase = phase,
                              .rank = 0,
@@ -64,7 +64,7 @@ void worker_killed(ScenarioContext& context) {
                                             .phase = runtime_phase(wait),
                                             .chunk = wait.chunk,
                                             .op = "channel.write"}),
-                publish_and_recover(context.log()));
+                publish_and_recover());
     context.expect_failed(
         {.kind = ErrorKind::kRemote, .phase = phase, .rank = 0, .detail = "killed by signal 9"});
   }
@@ -78,7 +78,7 @@ void runtime_killed(ScenarioContext& context) {
                                             .phase = runtime_phase(wait),
                                             .chunk = wait.chunk,
                                             .op = "channel.write"}),
-                publish_and_recover(context.log()));
+                publish_and_recover());
     context.expect_failed({.kind = ErrorKind::kEndOfFile, .phase = phase, .rank = 0});
   }
 }

@@ -17,15 +17,14 @@ void in_the_trainer(ScenarioContext& context) {
     spec.lost_tensor =
         storage == Storage::kFusedExperts ? "model.layers.0.mlp.experts.down_proj" : kGate;
     const auto script = [&](Actor& actor) {
-      auto& outcomes = context.log().by_rank[static_cast<std::size_t>(actor.rank())];
       actor.start_engine();
       actor.setup();
       actor.step();
-      outcomes.push_back(actor.publish());
+      actor.keep(actor.publish());
       const Outcome generation = actor.generate();
-      context.check(generation.ok(), "the untouched runtime should still generate");
-      context.check(actor.rank() != 0 || generation.version == spec.base_version,
-                    "the untouched runtime should generate from its checkpoint");
+      actor.check(generation.ok(), "the untouched runtime should still generate");
+      actor.check(actor.rank() != 0 || generation.version == spec.base_version,
+                  "the untouched runtime should generate from its checkpoint");
       actor.cleanup();
       actor.shutdown();
     };
@@ -49,7 +48,7 @@ void in_the_exporter(ScenarioContext& context) {
               with_fault("weights.missing_expert",
                          {.rank = rank, .phase = "native-buffer-allocation", .op = "source.begin"},
                          {{"where", "exporter"}, {"expert", kExpert}}),
-              publish_and_recover(context.log()));
+              publish_and_recover());
   context.expect_failed({.kind = ErrorKind::kMismatch,
                          .phase = phase_text("native-materialize", chunk),
                          .rank = rank,
@@ -62,7 +61,7 @@ void on_the_wire(ScenarioContext& context) {
     context.run(
         fmt::format("chunk {} loses {} {}", chunk, kExpert, hop),
         with_fault(context, "weights.missing_expert", at, {{"where", "wire"}, {"expert", kExpert}}),
-        publish_and_recover(context.log()));
+        publish_and_recover());
     context.expect_failed({.kind = ErrorKind::kRemote,
                            .phase = phase_text("native-transfer", chunk),
                            .rank = 0,
@@ -91,7 +90,7 @@ void in_the_loader(ScenarioContext& context) {
                             .chunk = chunk,
                             .op = "device.launch"},
                            {{"where", "loader"}, {"expert", kExpert}}),
-                publish_and_recover(context.log()));
+                publish_and_recover());
     context.expect_failed(
         {.kind = ErrorKind::kRemote, .phase = "native-finish", .rank = 0, .detail = "digest"});
   }
@@ -102,7 +101,7 @@ void extra_tensor(ScenarioContext& context) {
   context.run(fmt::format("the source of rank {} has one tensor more", rank),
               with_fault("weights.extra_tensor",
                          {.rank = rank, .phase = "native-buffer-allocation", .op = "source.begin"}),
-              publish_and_recover(context.log()));
+              publish_and_recover());
   context.expect_failed({.kind = ErrorKind::kMismatch,
                          .phase = "native-source-verify",
                          .rank = rank,

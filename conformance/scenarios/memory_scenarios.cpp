@@ -38,14 +38,14 @@ void exact_budget(ScenarioContext& context, const std::string& name, WorldSpec s
   const std::uint64_t required = sync::required_free_bytes(
       spec.sync.bucket_bytes, model::plan_canonical(spec.config).largest_layer_bytes, 0);
   spec.device_bytes = 0;
-  context.run(name + ", with ample memory", spec, {}, publish_once(context.log()));
+  context.run(name + ", with ample memory", spec, {}, publish_once());
   context.expect_committed(1);
   const Usage ample = usage_of(context.trace());
   context.check(ample.free_min != UINT64_MAX, "the preflight should have read the free memory");
   const std::uint64_t used = ample.total - ample.free_min;
 
   spec.device_bytes = used + required;
-  context.run(name + ", with exactly the required memory", spec, {}, publish_once(context.log()));
+  context.run(name + ", with exactly the required memory", spec, {}, publish_once());
   context.expect_committed(1);
   const Usage exact = usage_of(context.trace());
   context.check(exact.peak_max <= used + required,
@@ -54,7 +54,7 @@ void exact_budget(ScenarioContext& context, const std::string& name, WorldSpec s
   spec.device_bytes = used + required - 1;
   SimOptions refused;
   refused.expect_failure = true;
-  context.run(name + ", with one byte less", spec, refused, publish_once(context.log()));
+  context.run(name + ", with one byte less", spec, refused, publish_once());
   context.expect_failed({.kind = ErrorKind::kOutOfMemory,
                          .phase = "topology-memory-preflight",
                          .subject = "free device memory"});
@@ -78,12 +78,12 @@ void one_byte_over_the_buffer(ScenarioContext& context) {
   const std::uint64_t largest = model::plan_canonical(context.spec().config).largest_tensor_bytes;
   WorldSpec spec = context.spec();
   spec.sync.bucket_bytes = largest;
-  context.run("the bucket is exactly the largest tensor", spec, {}, publish_once(context.log()));
+  context.run("the bucket is exactly the largest tensor", spec, {}, publish_once());
   context.expect_committed(1);
   spec.sync.bucket_bytes = largest - 1;
   SimOptions refused;
   refused.expect_failure = true;
-  context.run("the bucket is one byte too small", spec, refused, publish_once(context.log()));
+  context.run("the bucket is one byte too small", spec, refused, publish_once());
   context.expect_failed({.kind = ErrorKind::kInvalidConfig,
                          .phase = "topology-memory-preflight",
                          .subject = "bucket_bytes"});
@@ -92,7 +92,6 @@ void one_byte_over_the_buffer(ScenarioContext& context) {
 void probe_forbidden(ScenarioContext& context) {
   const int rank = context.spec().tp - 1;
   const auto script = [&](Actor& actor) {
-    auto& outcomes = context.log().by_rank[static_cast<std::size_t>(actor.rank())];
     actor.start_engine();
     actor.setup();
     actor.sleep();  // level 1, once
@@ -100,16 +99,15 @@ void probe_forbidden(ScenarioContext& context) {
     actor.sleep();  // level 2: the weights are lost now
     actor.wake_weights();
     actor.step();
-    outcomes.push_back(actor.publish());
-    const bool first_failed = !outcomes.back().ok();
+    const bool first_failed = !actor.keep(actor.publish()).ok();
     actor.wake_all();
     const Outcome refused = actor.generate();
-    context.check(actor.rank() != 0 || !first_failed ||
-                      (!refused.ok() && refused.error->kind == ErrorKind::kInvalidState),
-                  "generate should be refused: the weights are lost, also after a full wake-up");
+    actor.check(actor.rank() != 0 || !first_failed ||
+                    (!refused.ok() && refused.error->kind == ErrorKind::kInvalidState),
+                "generate should be refused: the weights are lost, also after a full wake-up");
     const Outcome second = actor.publish();
-    context.check(second.ok() && second.version == 1, "the second sync should have succeeded");
-    context.check(actor.generate().ok(), "generate should work after the publication");
+    actor.check(second.ok() && second.version == 1, "the second sync should have succeeded");
+    actor.check(actor.generate().ok(), "generate should work after the publication");
     actor.cleanup();
     actor.shutdown();
   };
@@ -129,7 +127,7 @@ void open_fails_later(ScenarioContext& context) {
                                            .rank = rank,
                                            .phase = "update_native_weights",
                                            .op = "device.import"}),
-              publish_and_recover(context.log()));
+              publish_and_recover());
   context.expect_failed(
       {.kind = ErrorKind::kRemote, .phase = "native-transfer-0", .rank = 0, .detail = "[ipc]"});
 }
@@ -140,7 +138,7 @@ void allocation_fails(ScenarioContext& context) {
         fmt::format("rank {} cannot allocate its packed buffer", rank),
         with_fault("memory.alloc_fail",
                    {.rank = rank, .phase = "native-buffer-allocation", .op = "device.allocate"}),
-        publish_and_recover(context.log()));
+        publish_and_recover());
     context.expect_failed(
         {.kind = ErrorKind::kOutOfMemory, .phase = "native-buffer-allocation", .rank = rank});
   }
@@ -163,7 +161,7 @@ void late_copies(ScenarioContext& context) {
                                          .phase = operation.phase,
                                          .chunk = operation.chunk,
                                          .op = operation.op}),
-                publish_and_recover(context.log()));
+                publish_and_recover());
     context.expect_committed(1);
   }
   context.check(copies > 0, "no worker copies anything");

@@ -95,7 +95,7 @@ void every_gate(ScenarioContext& context) {
     for (const Gate& gate : gates) {
       bool armed = true;
       context.run(fmt::format("rank {} fails in {}", rank, gate.phase),
-                  failing(rank, gate.at, armed), publish_and_recover(context.log()));
+                  failing(rank, gate.at, armed), publish_and_recover());
       context.expect_failed(
           {.kind = ErrorKind::kDevice, .phase = gate.phase, .rank = rank, .subject = "injected"});
     }
@@ -111,7 +111,7 @@ void inside_the_gather(ScenarioContext& context) {
             fmt::format("{} fails on rank {} in chunk {}", op, rank, chunk),
             with_fault("collective.rank_error",
                        {.rank = rank, .phase = "native-materialize", .chunk = chunk, .op = op}),
-            publish_and_recover(context.log()));
+            publish_and_recover());
         context.expect_failed({.kind = ErrorKind::kDevice,
                                .phase = phase_text("native-materialize", chunk),
                                .rank = rank});
@@ -129,7 +129,7 @@ void killed_actor(ScenarioContext& context) {
         {.rank = rank, .phase = "native-materialize", .chunk = chunk, .op = "shard.gather"});
     options.recovery = "other-world";
     context.run(fmt::format("rank {} is killed before the gather of chunk {}", rank, chunk),
-                options, publish_and_recover(context.log()));
+                options, publish_and_recover());
     context.expect_failed({.kind = ErrorKind::kPeerLost}, {rank});
   }
 }
@@ -159,7 +159,7 @@ void wrong_devices(ScenarioContext& context) {
     spec.actor_uuids = variant.uuids;
     SimOptions options;
     options.expect_failure = true;
-    context.run(variant.name, spec, options, publish_once(context.log()));
+    context.run(variant.name, spec, options, publish_once());
     context.expect_failed({.kind = ErrorKind::kMismatch,
                            .phase = "topology-memory-preflight",
                            .rank = variant.rank,

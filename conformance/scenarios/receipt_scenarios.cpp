@@ -47,7 +47,7 @@ void worker_hop(ScenarioContext& context) {
                             .phase = "finish_native_weight_update",
                             .op = "channel.write"},
                            {{"hop", "worker"}}),
-                publish_and_recover(context.log()));
+                publish_and_recover());
     context.expect_failed({.kind = ErrorKind::kRemote,
                            .phase = "native-finish",
                            .rank = 0,
@@ -67,7 +67,7 @@ void runtime_hop(ScenarioContext& context) {
                             .op = "channel.write",
                             .peer_role = "actor"},
                            {{"hop", "runtime"}}),
-                publish_and_recover(context.log()));
+                publish_and_recover());
     context.expect_failed(
         {.kind = kind_of(fault, context.spec().tp), .phase = "native-finish", .rank = 0});
   };
@@ -84,7 +84,7 @@ void broadcast_hop(ScenarioContext& context) {
         fmt::format("{} in what rank {} receives", fault, rank),
         with_fault(fault, {.rank = rank, .phase = "native-result", .op = "control.broadcast"},
                    {{"hop", "broadcast"}}),
-        publish_and_recover(context.log()));
+        publish_and_recover());
     context.expect_failed(
         {.kind = kind_of(fault, context.spec().tp), .phase = "native-result", .rank = rank});
   };

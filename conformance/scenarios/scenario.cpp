@@ -14,8 +14,8 @@ namespace tpsync::conformance {
 Run ScenarioContext::run(const std::string& label, const WorldSpec& spec, const SimOptions& options,
                          const Script& script) {
   label_ = label;
-  log_.by_rank.assign(static_cast<std::size_t>(spec.actors), {});
   Run run = runner_.run(spec, options, script);
+  log_ = run.log;
   ++worlds_;
   combined_hash_ = judge::mix(combined_hash_ ^ run.hash.low) + run.hash.high;
   last_world_ = KeptWorld{label, worlds_, sim::to_text(run.hash), {}, run.judgement};
@@ -27,6 +27,7 @@ Run ScenarioContext::run(const std::string& label, const WorldSpec& spec, const 
   if (run.end.kind != sim::RunResult::Kind::kFinished) {
     check(false, "the world did not end by itself: " + run.end.detail);
   }
+  for (const std::string& failure : run.log.failed_checks) check(false, failure);
   if (options.judge) {
     for (const judge::Verdict& verdict : run.judgement.verdicts) {
       if (verdict.status == judge::Status::kViolation ||
@@ -40,9 +41,7 @@ Run ScenarioContext::run(const std::string& label, const WorldSpec& spec, const 
 
 const std::vector<faults::Operation>& ScenarioContext::operations() {
   if (operations_.empty()) {
-    ActorLog log;
-    log.by_rank.resize(static_cast<std::size_t>(spec_.actors));
-    runner_.run(spec_, {}, publish_and_recover(log));
+    runner_.run(spec_, {}, publish_and_recover());
     operations_ = publication_operations(runner_.trace(), spec_);
   }
   return operations_;

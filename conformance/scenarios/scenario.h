@@ -15,12 +15,6 @@
 
 namespace tpsync::conformance {
 
-// What the actors of one world returned, by rank, in the order of their calls.
-struct ActorLog {
-  std::vector<std::vector<Outcome>> by_rank;
-  const Outcome& last(int rank) const { return by_rank[static_cast<std::size_t>(rank)].back(); }
-};
-
 class ScenarioContext {
  public:
   ScenarioContext(SimRunner& runner, WorldSpec spec) : runner_(runner), spec_(std::move(spec)) {}
@@ -30,13 +24,13 @@ class ScenarioContext {
 
   // ---- worlds ----
   // Runs one world. Unless options.judge is false, a verdict that is not a pass fails the scenario,
-  // with the world's label. The script may append outcomes to log().by_rank[rank].
+  // with the world's label, as does a check of the script.
   Run run(const std::string& label, const WorldSpec& spec, const SimOptions& options,
           const Script& script);
   Run run(const std::string& label, const SimOptions& options, const Script& script) {
     return run(label, spec_, options, script);
   }
-  ActorLog& log() { return log_; }
+  const ActorLog& log() const { return log_; }                 // of the last world
   const sim::Trace& trace() const { return runner_.trace(); }  // of the last world
 
   // Of a fault-free publication in the scenario's world; made once.

@@ -6,17 +6,14 @@ namespace tpsync::conformance {
 
 namespace {
 
-// True once the publication worked.
-bool start_and_publish(Actor& actor, std::vector<Outcome>& outcomes) {
+// The publication's outcome, or that of the step before it that failed.
+Outcome start_and_publish(Actor& actor) {
   for (auto call : {&Actor::start_engine, &Actor::setup}) {
     Outcome outcome = (actor.*call)();
-    if (outcome.ok()) continue;
-    outcomes.push_back(std::move(outcome));
-    return false;
+    if (!outcome.ok()) return actor.keep(std::move(outcome));
   }
   actor.step();
-  outcomes.push_back(actor.publish());
-  return outcomes.back().ok();
+  return actor.keep(actor.publish());
 }
 
 bool group_broke(const Outcome& outcome) {
@@ -26,12 +23,12 @@ bool group_broke(const Outcome& outcome) {
 
 }  // namespace
 
-Script publish_once(ActorLog& log) {
-  return [&log](Actor& actor) {
-    auto& outcomes = log.by_rank[static_cast<std::size_t>(actor.rank())];
-    if (start_and_publish(actor, outcomes)) {
+Script publish_once() {
+  return [](Actor& actor) {
+    const Outcome outcome = start_and_publish(actor);
+    if (outcome.ok()) {
       actor.generate();
-    } else if (outcomes.back().error->remedy == Remedy::kRebuildRuntime) {
+    } else if (outcome.error->remedy == Remedy::kRebuildRuntime) {
       actor.poke_broken();
     }
     actor.cleanup();
@@ -39,23 +36,20 @@ Script publish_once(ActorLog& log) {
   };
 }
 
-Script publish_and_recover(ActorLog& log) {
-  return [&log](Actor& actor) {
-    auto& outcomes = log.by_rank[static_cast<std::size_t>(actor.rank())];
-    bool published = start_and_publish(actor, outcomes);
-    Outcome last = outcomes.back();
-    if (published) {
+Script publish_and_recover() {
+  return [](Actor& actor) {
+    Outcome last = start_and_publish(actor);
+    if (last.ok()) {
       // What fails here on rank 0 alone shows to all ranks in the second publication.
       actor.generate();
       actor.sleep();
       actor.wake_weights();
       actor.step();
       last = actor.publish();
-      published = last.ok();
       actor.wake_all();
-      if (published) actor.generate();
+      if (last.ok()) actor.generate();
     }
-    if (!published) {
+    if (!last.ok()) {
       if (last.error->remedy == Remedy::kRebuildRuntime) actor.poke_broken();
       if (!group_broke(last) && actor.sync() != nullptr && actor.rebuild().ok()) {
         actor.step();

@@ -10,12 +10,13 @@
 namespace tpsync::conformance {
 
 // Start, set up, take a step, publish; then generate if that worked. Whatever fails, the engine is
-// then tried (every command must fail if it is broken) and everything is given back.
-Script publish_once(ActorLog& log);
+// then tried (every command must fail if it is broken) and everything is given back. Kept is the
+// publication's outcome, or that of the step before it that failed.
+Script publish_once();
 
 // The same, and after a success a second publication; after an agreed failure a new engine that
 // publishes from there.
-Script publish_and_recover(ActorLog& log);
+Script publish_and_recover();
 
 struct At {
   std::string role = "actor";

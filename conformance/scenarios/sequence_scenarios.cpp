@@ -73,19 +73,19 @@ void run_sequence(ScenarioContext& context, const std::vector<SequenceCommand>& 
     label += fmt::format("{}{}", label.empty() ? "" : ", ", to_string(command));
   }
   const auto script = [&](Actor& actor) {
-    context.check(actor.start_engine().ok() && actor.setup().ok(), "the world should start");
+    actor.check(actor.start_engine().ok() && actor.setup().ok(), "the world should start");
     SequenceState state;
     for (std::size_t i = 0; i < sequence.size(); ++i) {
       const SequenceStep step = next_step(state, sequence[i]);
       const Outcome outcome = execute(actor, sequence[i]);
-      context.check(fits(outcome, step.expected),
-                    fmt::format("command {} ({}) in {} should be {}, it was {}", i + 1,
-                                to_string(sequence[i]), to_text(state), to_string(step.expected),
-                                outcome.ok() ? "ok" : to_text(*outcome.error)));
+      actor.check(fits(outcome, step.expected),
+                  fmt::format("command {} ({}) in {} should be {}, it was {}", i + 1,
+                              to_string(sequence[i]), to_text(state), to_string(step.expected),
+                              outcome.ok() ? "ok" : to_text(*outcome.error)));
       const SequenceState found = observed(actor, step.next);
-      context.check(step.next.broken ? found.broken : found == step.next,
-                    fmt::format("after command {} the state should be {}, it is {}", i + 1,
-                                to_text(step.next), to_text(found)));
+      actor.check(step.next.broken ? found.broken : found == step.next,
+                  fmt::format("after command {} the state should be {}, it is {}", i + 1,
+                              to_text(step.next), to_text(found)));
       state = step.next;
     }
     actor.cleanup();

@@ -1,7 +1,5 @@
 #include "conformance/world/actor.h"
 
-#include <nlohmann/json.hpp>
-
 #include "tpsync/transfer/chunk_layout.h"
 #include "tpsync/transfer/content_digest.h"
 #include "tpsync/transfer/sender.h"
@@ -10,17 +8,6 @@ namespace tpsync::conformance {
 
 using judge::Call;
 using judge::Record;
-
-std::string to_json(const ErrorRecord& record) {
-  nlohmann::ordered_json json;
-  json["kind"] = to_string(record.kind);
-  json["remedy"] = to_string(record.remedy);
-  json["phase"] = record.phase;
-  json["rank"] = record.rank;
-  json["subject"] = record.subject;
-  json["detail"] = record.detail;
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
 
 // The actor's part of a publication that a script drives command by command, at one actor.
 struct Actor::Manual {
@@ -230,6 +217,17 @@ Outcome Actor::finish() {
   });
   observe();
   return outcome;
+}
+
+Outcome Actor::keep(Outcome outcome) {
+  ports_.recorder.record(Record::kKept, 0, outcome.ok() ? 1 : 0,
+                         static_cast<std::uint64_t>(outcome.version),
+                         outcome.ok() ? std::string() : to_json(*outcome.error));
+  return outcome;
+}
+
+void Actor::check(bool condition, std::string_view what) {
+  if (!condition) ports_.recorder.record(Record::kCheckFailed, 0, 0, 0, what);
 }
 
 void Actor::poke_broken() {

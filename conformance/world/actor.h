@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "conformance/world/actor_log.h"
 #include "conformance/world/ports.h"
 #include "conformance/world/spec.h"
 #include "conformance/world/test_trainer.h"
@@ -37,13 +38,6 @@ struct ActorPorts {
   std::function<void(std::int64_t version)> observe;
   // No fault applies any more, on any process.
   std::function<void()> heal;
-};
-
-struct Outcome {
-  std::optional<ErrorRecord> error;
-  std::int64_t version = 0;  // of a sync or a generation
-  std::vector<wire::GeneratedRow> rows;
-  bool ok() const { return !error.has_value(); }
 };
 
 class Actor {
@@ -79,6 +73,10 @@ class Actor {
 
   void cleanup();   // of the sync object
   void shutdown();  // of the engine
+  // What the world's log says of this actor afterwards (actor_log.h). Returns it.
+  Outcome keep(Outcome outcome);
+  // An expectation of the script; what fails is said in the world's log.
+  void check(bool condition, std::string_view what);
   void mark(std::string_view text) {
     ports_.recorder.record(judge::Record::kScript, 0, 0, 0, text);
   }
@@ -103,8 +101,5 @@ class Actor {
   struct Manual;  // a publication by single commands
   std::unique_ptr<Manual> manual_;
 };
-
-// {"kind":..,"remedy":..,"phase":..,"rank":..,"subject":..,"detail":..}
-std::string to_json(const ErrorRecord& record);
 
 }  // namespace tpsync::conformance

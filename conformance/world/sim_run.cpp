@@ -296,6 +296,7 @@ Run SimRunner::run(const WorldSpec& spec, const SimOptions& options, const Scrip
     run.faults_applied = world.faults_applied();
   }
   run.hash = sim::hash_of(pools_.trace);
+  run.log = read_actor_log(pools_.trace, spec.actors);
   if (options.judge) run.judgement = judge_.judge(pools_.trace);
   return run;
 }

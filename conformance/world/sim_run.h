@@ -55,6 +55,7 @@ struct Run {
   judge::Judgement judgement;
   sim::TraceHash hash;
   std::uint64_t faults_applied = 0;
+  ActorLog log;
 
   // The world ended by itself and every invariant held.
   bool passed() const { return end.kind == sim::RunResult::Kind::kFinished && judgement.ok(); }

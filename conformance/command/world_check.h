@@ -9,8 +9,6 @@
 
 namespace tpsync::conformance {
 
-inline constexpr std::uint64_t kRanksMax = sim::kMaxRanks;
-
 // With bytes, a world's packed buffers are memory of this process.
 inline constexpr std::uint64_t kBuffersMaxBytes = 4 * kGiB;  // of all devices together
 inline constexpr std::uint64_t kModelMaxBytes = kGiB;

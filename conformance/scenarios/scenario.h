@@ -17,7 +17,7 @@ namespace tpsync::conformance {
 
 class ScenarioContext {
  public:
-  ScenarioContext(SimRunner& runner, WorldSpec spec) : runner_(runner), spec_(std::move(spec)) {}
+  ScenarioContext(WorldRunner& runner, WorldSpec spec) : runner_(runner), spec_(std::move(spec)) {}
 
   const WorldSpec& spec() const { return spec_; }
   int last_rank() const { return spec_.actors - 1; }
@@ -73,7 +73,7 @@ class ScenarioContext {
   const std::optional<KeptWorld>& kept_world() const { return kept_world_; }
 
  private:
-  SimRunner& runner_;
+  WorldRunner& runner_;
   WorldSpec spec_;
   ActorLog log_;
   std::string label_;

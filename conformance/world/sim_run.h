@@ -61,17 +61,25 @@ struct Run {
   bool passed() const { return end.kind == sim::RunResult::Kind::kFinished && judgement.ok(); }
 };
 
-class SimRunner {
+// Makes worlds of one kind, one after the other.
+class WorldRunner {
+ public:
+  virtual ~WorldRunner() = default;
+  virtual std::string_view world() const = 0;  // "sim", "process"
+  virtual Run run(const WorldSpec& spec, const SimOptions& options, const Script& script) = 0;
+  virtual const sim::Trace& trace() const = 0;  // of the last run
+};
+
+class SimRunner final : public WorldRunner {
  public:
   SimRunner();
-  ~SimRunner();
+  ~SimRunner() override;
   SimRunner(const SimRunner&) = delete;
   SimRunner& operator=(const SimRunner&) = delete;
 
-  Run run(const WorldSpec& spec, const SimOptions& options, const Script& script);
-
-  // Of the last run.
-  const sim::Trace& trace() const { return pools_.trace; }
+  std::string_view world() const override { return "sim"; }
+  Run run(const WorldSpec& spec, const SimOptions& options, const Script& script) override;
+  const sim::Trace& trace() const override { return pools_.trace; }
 
  private:
   sim::Pools pools_;

@@ -7,11 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "sim/groups.h"
 #include "tpsync/model/plan.h"
 #include "tpsync/rollout/engine.h"
 #include "tpsync/sync/options.h"
 
 namespace tpsync::conformance {
+
+inline constexpr std::uint64_t kRanksMax = sim::kMaxRanks;
 
 enum class Storage : std::uint8_t { kSeparateExperts, kFusedExperts };
 

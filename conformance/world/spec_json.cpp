@@ -1,0 +1,86 @@
+#include "conformance/world/spec_json.h"
+
+#include "conformance/world/json_fields.h"
+
+namespace tpsync::conformance {
+
+using json::get;
+using json::get_integer;
+using json::Json;
+using json::optional_of;
+using json::refuse;
+
+namespace {
+
+Json model_json(const model::ModelConfig& c) {
+  return {{"model_type", c.model_type},
+          {"tie_word_embeddings", c.tie_word_embeddings},
+          {"num_hidden_layers", c.num_hidden_layers},
+          {"num_experts", c.num_experts},
+          {"hidden_size", c.hidden_size},
+          {"moe_intermediate_size", c.moe_intermediate_size},
+          {"vocab_size", c.vocab_size},
+          {"num_attention_heads", c.num_attention_heads},
+          {"num_key_value_heads", c.num_key_value_heads},
+          {"head_dim", c.head_dim},
+          {"torch_dtype", std::string(bare_name(c.dtype))}};
+}
+
+DType dtype_of(const Json& json, const std::string& field) {
+  const auto dtype = dtype_from_bare(get<std::string>(json, field));
+  if (!dtype) refuse(field, "is no known dtype");
+  return *dtype;
+}
+
+}  // namespace
+
+void add_spec(Json& json, const WorldSpec& s) {
+  json["model"] = model_json(s.config);
+  json["tp"] = s.tp;
+  json["actors"] = s.actors;
+  json["seed"] = s.seed;
+  json["phantom"] = s.phantom;
+  json["fused_experts"] = s.storage == Storage::kFusedExperts;
+  json["stored"] = std::string(bare_name(s.stored));
+  json["uneven_shards"] = s.uneven_shards;
+  json["lost_tensor"] = s.lost_tensor ? Json(*s.lost_tensor) : Json(nullptr);
+  json["bucket_bytes"] = s.sync.bucket_bytes;
+  json["headroom_bytes"] = s.sync.gpu_memory_headroom_bytes;
+  json["control_timeout_ns"] = s.sync.control_timeout.count();
+  json["weight_update_timeout_ns"] = s.timeouts.weight_update.count();
+  json["content_digest"] = s.sync.content_digest;
+  json["layout"] = s.sync.layout ? Json(std::string(name_of(*s.sync.layout))) : Json(nullptr);
+  json["base_version"] = s.base_version;
+  json["device_bytes"] = s.device_bytes;
+  json["kv_cache_bytes"] = s.kv_cache_bytes;
+  json["actor_uuids"] = s.actor_uuids;
+}
+
+WorldSpec spec_from_json(const Json& json) {
+  const Json model = get<Json>(json, "model");
+  WorldSpec s = small_world(model::parse_model_config(model.dump(), "model"),
+                            get_integer<int>(json, "tp", 1, static_cast<int>(kRanksMax)));
+  s.actors = get_integer<int>(json, "actors", 1, static_cast<int>(kRanksMax));
+  s.seed = get_integer<std::uint64_t>(json, "seed");
+  s.phantom = get<bool>(json, "phantom");
+  s.storage = get<bool>(json, "fused_experts") ? Storage::kFusedExperts : Storage::kSeparateExperts;
+  s.stored = dtype_of(json, "stored");
+  s.uneven_shards = get<bool>(json, "uneven_shards");
+  s.lost_tensor = optional_of<std::string>(json, "lost_tensor");
+  s.sync.bucket_bytes = get_integer<std::uint64_t>(json, "bucket_bytes");
+  s.sync.gpu_memory_headroom_bytes = get_integer<std::uint64_t>(json, "headroom_bytes");
+  s.sync.control_timeout = Duration(get_integer<std::int64_t>(json, "control_timeout_ns"));
+  s.timeouts.weight_update = Duration(get_integer<std::int64_t>(json, "weight_update_timeout_ns"));
+  s.sync.content_digest = get<bool>(json, "content_digest");
+  if (const auto layout = optional_of<std::string>(json, "layout")) {
+    s.sync.layout = wire::layout_from(*layout);
+    if (!s.sync.layout) refuse("layout", "must be compact or rank_major");
+  }
+  s.base_version = get_integer<std::int64_t>(json, "base_version");
+  s.device_bytes = get_integer<std::uint64_t>(json, "device_bytes");
+  s.kv_cache_bytes = get_integer<std::uint64_t>(json, "kv_cache_bytes");
+  s.actor_uuids = get<std::vector<std::string>>(json, "actor_uuids");
+  return s;
+}
+
+}  // namespace tpsync::conformance

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,6 +16,10 @@
 #include "conformance/command/world_flags.h"
 #include "conformance/scenarios/scripts.h"
 #include "sim/trace_file.h"
+
+#ifdef TPSYNC_HAVE_PROCESS_WORLD
+#include "conformance/process/process_run.h"
+#endif
 
 namespace tpsync::conformance {
 
@@ -50,7 +55,20 @@ void write_world(ScenarioResult& result, const ScenarioContext& context,
   }
 }
 
-ScenarioResult run_one(SimRunner& runner, const Scenario& scenario, const WorldSpec& spec,
+std::unique_ptr<WorldRunner> make_runner(const std::string& world) {
+#ifdef TPSYNC_HAVE_PROCESS_WORLD
+  if (world == "process") {
+    // Beside this program.
+    const auto self = std::filesystem::read_symlink("/proc/self/exe");
+    return std::make_unique<ProcessRunner>(
+        ProcessOptions{self.parent_path() / "tpsync-test-runtime"});
+  }
+#endif
+  TPSYNC_ASSERT(world == "sim");
+  return std::make_unique<SimRunner>();
+}
+
+ScenarioResult run_one(WorldRunner& runner, const Scenario& scenario, const WorldSpec& spec,
                        OutFolder& folder, std::vector<std::string>& failures) {
   ScenarioResult result;
   result.id = scenario.id;
@@ -79,9 +97,10 @@ ScenarioResult run_one(SimRunner& runner, const Scenario& scenario, const WorldS
   return result;
 }
 
-nlohmann::ordered_json to_json(const std::vector<ScenarioResult>& results, const WorldSpec& spec) {
+nlohmann::ordered_json to_json(const std::vector<ScenarioResult>& results, const WorldSpec& spec,
+                               std::string_view world) {
   nlohmann::ordered_json json;
-  json["world"] = "sim";
+  json["world"] = world;
   json["seed"] = spec.seed;
   json["tp"] = spec.tp;
   json["actors"] = spec.actors;
@@ -138,7 +157,7 @@ int run(const RunFlags& flags) {
                                      std::string_view("worlds").size()};
   for (const Scenario& scenario : chosen) widths[0] = std::max(widths[0], scenario.id.size());
   say(table_row({"scenario", "verdict", "worlds", "reason"}, widths));
-  SimRunner runner;
+  const std::unique_ptr<WorldRunner> runner = make_runner(flags.world.world);
   std::vector<ScenarioResult> results;
   std::vector<std::string> failures;
   std::uint64_t passed = 0;
@@ -146,7 +165,7 @@ int run(const RunFlags& flags) {
   std::uint64_t harness_errors = 0;
   std::string first_failed;
   for (const Scenario& scenario : chosen) {
-    results.push_back(run_one(runner, scenario, spec, folder, failures));
+    results.push_back(run_one(*runner, scenario, spec, folder, failures));
     const ScenarioResult& result = results.back();
     say(table_row({result.id, result.verdict, std::to_string(result.worlds), result.reason},
                   widths));
@@ -158,7 +177,7 @@ int run(const RunFlags& flags) {
   }
   say_failures(failures);
   for (const std::string& file : folder.files()) say("wrote " + file);
-  const std::string json = dumped(to_json(results, spec));
+  const std::string json = dumped(to_json(results, spec, flags.world.world));
   if (folder.given()) folder.write("result.json", json);
   if (flags.json) fmt::print("{}", json);
   say(fmt::format("{} passed, {} failed, {} not applicable", passed, failed,
@@ -177,6 +196,9 @@ void add_run_command(CLI::App& app, Command& command) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* run_app = app.add_subcommand("run", "Run scenarios and judge them");
   run_app->add_option("id", flags->prefixes, "Ids or their prefixes (default: all)");
+#ifdef TPSYNC_HAVE_PROCESS_WORLD
+  flags->world.worlds.emplace_back("process");
+#endif
   flags->world.add_to(*run_app);
   run_app->add_flag("--json", flags->json, "JSON on standard output");
   run_app->add_option("--out", flags->out, "Folder for traces, replay files and result.json");

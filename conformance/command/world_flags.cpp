@@ -1,8 +1,10 @@
 #include "conformance/command/world_flags.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
 #include "conformance/command/integer.h"
 #include "conformance/command/output.h"
@@ -13,7 +15,8 @@
 namespace tpsync::conformance {
 
 void WorldFlags::add_to(CLI::App& app) {
-  app.add_option("--world", world, "The world to run in: sim")->capture_default_str();
+  app.add_option("--world", world, fmt::format("The world to run in: {}", fmt::join(worlds, ", ")))
+      ->capture_default_str();
   add_integer(app, "--seed", seed, {}, "Seed of every draw (default 1)");
   add_integer(app, "--tp", tp, {1, kRanksMax}, "Tensor-parallel size (default 4)");
   add_integer(app, "--actors", actors, {1, kRanksMax}, "Trainer ranks (default: as --tp)");
@@ -58,8 +61,12 @@ std::string flag_of(const std::string& field, bool has_config) {
 }  // namespace
 
 WorldSpec WorldFlags::spec() const {
-  if (world != "sim") {
-    throw UsageError{"--world: \"" + world + "\" is not a world of this version; use sim"};
+  if (std::find(worlds.begin(), worlds.end(), world) == worlds.end()) {
+    throw UsageError{fmt::format("--world: \"{}\" is not a world of this command; use {}", world,
+                                 fmt::join(worlds, " or "))};
+  }
+  if (phantom && world != "sim") {
+    throw UsageError{"--phantom: only a simulated world has no bytes; use --world sim"};
   }
   const int ranks = static_cast<int>(tp.value_or(4));
   WorldSpec spec = small_world(config ? load_config_or_refuse(*config) : tiny_tp4(), ranks);

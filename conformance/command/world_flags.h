@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "conformance/world/spec.h"
 
@@ -14,6 +15,7 @@ class App;
 namespace tpsync::conformance {
 
 struct WorldFlags {
+  std::vector<std::string> worlds = {"sim"};  // that the command can run in
   std::string world = "sim";
   std::optional<std::uint64_t> seed;    // 1
   std::optional<std::uint64_t> tp;      // 4

@@ -4,27 +4,12 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "conformance/judge/content.h"
+#include "conformance/world/content_bytes.h"
 #include "tpsync/base/errors.h"
 
 namespace tpsync::conformance {
-
-namespace {
-
-// Elements from `first` on, as many as `bytes` has room for.
-template <typename Bits>
-void fill_row(MutableByteView bytes, std::uint64_t first, const Bits& bits) {
-  using Value = decltype(bits(first));
-  std::byte* into = bytes.data();
-  for (std::uint64_t i = 0; i < bytes.size() / sizeof(Value); ++i, into += sizeof(Value)) {
-    const Value value = bits(first + i);
-    std::memcpy(into, &value, sizeof(value));
-  }
-}
-
-}  // namespace
 
 SimContent::SimContent(sim::SimProcess& process, const WorldSpec& spec)
     : device_(process.sim_device()), seed_(spec.seed) {}
@@ -54,16 +39,7 @@ void SimContent::write(device::Device&, device::RegionId region, std::uint64_t o
   bytes_.resize(content.count * item);
   for (std::uint64_t row = 0; row < content.rows; ++row) {
     const std::uint64_t first = content.element + row * content.stride;
-    switch (content.dtype) {
-      case DType::kFloat32:
-        fill_row(bytes_, first, [base](std::uint64_t e) { return judge::f32_content(base, e); });
-        break;
-      case DType::kFloat16:
-        fill_row(bytes_, first, [base](std::uint64_t e) { return judge::f16_content(base, e); });
-        break;
-      default:
-        fill_row(bytes_, first, [base](std::uint64_t e) { return judge::bf16_content(base, e); });
-    }
+    fill_content(bytes_, content.dtype, base, first);
     device_.poke(region, offset + row * content.pitch, bytes_);
   }
 }

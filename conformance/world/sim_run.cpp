@@ -128,7 +128,7 @@ class World {
         shards_(spec.actors, [this] { return world_.make_shard_group(actors_); }) {
     faults_.attach(world_, recorder_);
     world_.trace().seed = spec.seed;
-    world_.trace().parameters = trace_parameters(spec, options);
+    world_.trace().parameters = trace_parameters(spec, options, "sim");
     register_runtime();
     register_worker();
     for (int rank = 0; rank < spec.actors; ++rank) {
@@ -301,14 +301,15 @@ Run SimRunner::run(const WorldSpec& spec, const SimOptions& options, const Scrip
   return run;
 }
 
-std::string trace_parameters(const WorldSpec& spec, const SimOptions& options) {
+std::string trace_parameters(const WorldSpec& spec, const SimOptions& options,
+                             std::string_view world) {
   const model::ModelConfig& c = spec.config;
   std::string text = fmt::format(
-      "world=sim\ntp={}\nactors={}\nphantom={}\ncontent_seed={}\nbase_version={}\n"
+      "world={}\ntp={}\nactors={}\nphantom={}\ncontent_seed={}\nbase_version={}\n"
       "control_timeout_ns={}\nupdate_timeout_ns={}\ncommand_timeout_ns={}\n"
       "layers={}\nexperts={}\nhidden={}\nmoe={}\nvocab={}\nheads={}\nkv_heads={}\nhead_dim={}\n"
       "tied={}\ndtype={}\npolicy={}\n",
-      spec.tp, spec.actors, spec.phantom ? 1 : 0, spec.seed, spec.base_version,
+      world, spec.tp, spec.actors, spec.phantom ? 1 : 0, spec.seed, spec.base_version,
       spec.sync.control_timeout.count(), spec.timeouts.weight_update.count(),
       rollout::longest(spec.timeouts).count(), c.num_hidden_layers, c.num_experts, c.hidden_size,
       c.moe_intermediate_size, c.vocab_size, c.num_attention_heads, c.num_key_value_heads,

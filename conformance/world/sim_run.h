@@ -87,6 +87,7 @@ class SimRunner final : public WorldRunner {
 };
 
 // The parameters that a trace of this world begins with (judge/records.h).
-std::string trace_parameters(const WorldSpec& spec, const SimOptions& options);
+std::string trace_parameters(const WorldSpec& spec, const SimOptions& options,
+                             std::string_view world);
 
 }  // namespace tpsync::conformance

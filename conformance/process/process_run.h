@@ -1,0 +1,40 @@
+// Runs a script in a real world on this host: an actor process per trainer rank, the test runtime
+// and its workers as their children, host shared memory for devices, Gloo for the groups.
+//
+// Actors are forked from the harness, so a scenario's script and decorators are theirs as they are;
+// runtime and workers are programs that are executed with a clean environment. What each process
+// does is recorded as in a simulated world and merged by time; what is left at the end is asked of
+// the system. Needs Gloo.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "conformance/world/sim_run.h"
+
+namespace tpsync::conformance {
+
+struct ProcessOptions {
+  // The program that serves as runtime and workers (tpsync-test-runtime).
+  std::string runtime_program;
+};
+
+class ProcessRunner final : public WorldRunner {
+ public:
+  // Forks: made and used while this process has one thread.
+  explicit ProcessRunner(ProcessOptions options);
+  ~ProcessRunner() override;
+
+  std::string_view world() const override { return "process"; }
+  // Policies, deviations and pipe capacities are a simulated world's and change nothing here.
+  // Throws InvalidInput kUnsupported for phantom worlds.
+  Run run(const WorldSpec& spec, const SimOptions& options, const Script& script) override;
+  const sim::Trace& trace() const override { return trace_; }
+
+ private:
+  ProcessOptions options_;
+  sim::Trace trace_;
+  judge::Judge judge_;
+};
+
+}  // namespace tpsync::conformance

@@ -19,12 +19,34 @@ using GlooBuffer = gloo::transport::UnboundBuffer;
 // Between looks at the control group; the end of a gather is known at once.
 constexpr Duration kGroupLook = std::chrono::milliseconds(10);
 
+// How far the group's gathers are, for streams that outlive it.
+struct Finished {
+  explicit Finished(Threads& threads)
+      : mutex(threads.make_mutex()), changed(threads.make_condition()) {}
+  void wait_for(std::uint64_t sequence, Deadline deadline);
+
+  const std::unique_ptr<Mutex> mutex;
+  const std::unique_ptr<Condition> changed;
+  std::uint64_t gathers = 0;  // over, in the order of the calls
+  bool given_up = false;
+};
+
 struct Gather {
   device::StreamId stream = device::StreamId::kNone;
   std::byte* base = nullptr;
   std::vector<GatherPart> parts;
   std::uint64_t slot = 0;
 };
+
+[[noreturn]] void fail(ErrorKind kind, int rank, std::string_view detail);
+
+void Finished::wait_for(std::uint64_t sequence, Deadline deadline) {
+  const MutexLock lock(*mutex);
+  while (gathers <= sequence && !given_up) {
+    if (!changed->wait(*mutex, deadline))
+      fail(ErrorKind::kTimeout, -1, "the weights did not arrive before the deadline");
+  }
+}
 
 [[noreturn]] void fail(ErrorKind kind, int rank, std::string_view detail) {
   ErrorRecord record;
@@ -81,6 +103,7 @@ class GlooShardGroup::Impl {
   std::unique_ptr<GlooMesh> mesh_;
   std::unique_ptr<Mutex> mutex_;
   std::unique_ptr<Condition> changed_;
+  std::shared_ptr<Finished> finished_;
   std::unique_ptr<Thread> mover_;
 
   // Guarded by mutex_.
@@ -103,7 +126,8 @@ GlooShardGroup::Impl::Impl(ControlGroup& control, device::HostDevice& device,
       rank_(control.rank()),
       size_(control.size()),
       mutex_(world.threads.make_mutex()),
-      changed_(world.threads.make_condition()) {
+      changed_(world.threads.make_condition()),
+      finished_(std::make_shared<Finished>(world.threads)) {
   if (size_ == 1) return;
   const BlockedSigpipe no_sigpipe;  // the mover inherits it
   mesh_ = std::make_unique<GlooMesh>(
@@ -127,8 +151,12 @@ void GlooShardGroup::Impl::all_gather(device::StreamId stream, device::RegionId 
     abort();
     throw;
   }
-  Gather gather{stream, base, {parts.begin(), parts.end()}, slot_of(sequence_++, parts)};
+  const std::uint64_t sequence = sequence_++;
   if (size_ == 1) return;
+  Gather gather{stream, base, {parts.begin(), parts.end()}, slot_of(sequence, parts)};
+  device_.await(stream, [finished = finished_, sequence](Deadline deadline) {
+    finished->wait_for(sequence, deadline);
+  });
   const MutexLock lock(*mutex_);
   enqueued_.push_back(std::move(gather));
   changed_->notify_all();
@@ -148,6 +176,11 @@ void GlooShardGroup::Impl::move() noexcept {
       next = enqueued_.front();
     }
     moving = move_one(next);
+    if (moving) {
+      const MutexLock lock(*finished_->mutex);
+      ++finished_->gathers;
+      finished_->changed->notify_all();
+    }
     const MutexLock lock(*mutex_);
     if (moving) {
       receiving_.clear();
@@ -259,7 +292,13 @@ void GlooShardGroup::Impl::give_up(ErrorKind kind, int rank, std::string_view de
 }
 
 void GlooShardGroup::Impl::abort() noexcept {
-  if (std::exchange(aborted_, true) || !mover_) return;
+  if (std::exchange(aborted_, true)) return;
+  {
+    const MutexLock lock(*finished_->mutex);
+    finished_->given_up = true;
+    finished_->changed->notify_all();
+  }
+  if (!mover_) return;
   {
     const MutexLock lock(*mutex_);
     stopping_ = true;

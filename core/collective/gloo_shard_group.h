@@ -3,8 +3,8 @@
 // Rules:
 // 1. One thread moves what was enqueued, gather by gather in the order of the calls; wait() watches
 //    it and the control group by turns. A gather begins when the stream's earlier work is complete,
-//    which all_gather() sees to; what is launched on the stream behind a gather and before wait()
-//    is not ordered to it, so a caller waits first.
+//    which all_gather() sees to: behind a gather of the same stream it waits for that one. What is
+//    launched behind a gather is done after it, by the time wait() returns.
 // 2. A dead, late or aborted peer means silence. If a connection ends, the control group is given
 //    kGlooExplanation to name the cause, then it is a failure of the work.
 // 3. After abort(), and after a throw of wait(), nothing writes into the buffer any more: it may be

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <latch>
+
 #include "tpsync/collective/testing/gloo_ranks.h"
 
 namespace tpsync::collective {
@@ -136,6 +138,25 @@ TEST_F(GlooShards, WorkBeforeTheGatherIsCompleteWhenItBegins) {
     rank.expect_gathered(region, kPair);
   });
   expect_all_succeed(outcomes);
+}
+
+// Rank 1 gives its part only when rank 0 has launched the copy.
+TEST_F(GlooShards, WorkBehindTheGatherIsDoneAfterIt) {
+  const std::vector<GatherPart> parts = {{0, 64}, {64, 64}};
+  std::latch launched(1);
+  expect_all_succeed(run_ranks(2, [&](Rank& rank) {
+    const device::RegionId region = rank.prepare(parts, in_an_hour());
+    const device::RegionId copied = rank.host->allocate({.bytes = 128});
+    if (rank.control.rank() == 1) launched.wait();
+    rank.shards->all_gather(rank.stream, region, parts);
+    const device::TileCopy whole{.dst = 0, .src = 1, .row_bytes = 128, .rows = 1};
+    const auto batch = rank.host->prepare_copies({&whole, 1});
+    const device::RegionId both[] = {copied, region};
+    rank.host->launch(rank.stream, *batch, both);
+    if (rank.control.rank() == 0) launched.count_down();
+    rank.shards->wait(rank.stream, in_an_hour(), rank.control);
+    rank.expect_gathered(copied, parts);
+  }));
 }
 
 TEST_F(GlooShards, AnAlarmFreesThePeersAndTheControlGroupGoesOn) {

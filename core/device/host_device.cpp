@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <deque>
 #include <utility>
 #include <variant>
 
@@ -153,7 +154,10 @@ struct HostDevice::Work {
     std::uint64_t offset;
     MutableByteView into;
   };
-  std::variant<Copies, Packs, Digests, Fill, Upload, Download> operation;
+  struct Awaited {
+    std::function<void(Deadline)> wait;
+  };
+  std::variant<Copies, Packs, Digests, Fill, Upload, Download, Awaited> operation;
   std::vector<RegionId> bindings;
 
   RegionId bound(Binding binding) const {
@@ -163,7 +167,7 @@ struct HostDevice::Work {
 };
 
 struct HostDevice::Stream {
-  std::vector<Work> pending;
+  std::deque<Work> pending;
 };
 
 HostDevice::HostDevice(HostMemory& memory, const HostDeviceOptions& options)
@@ -410,10 +414,23 @@ void HostDevice::download(StreamId stream, RegionId region, std::uint64_t offset
   submit(stream, Work{Work::Download{offset, into}, {region}});
 }
 
-void HostDevice::synchronize(StreamId stream, Deadline) {
+void HostDevice::await(StreamId stream, std::function<void(Deadline)> wait) {
   const auto found = streams_.find(stream);
   TPSYNC_ASSERT(found != streams_.end());
-  for (const Work& work : std::exchange(found->second->pending, {})) perform(work);
+  found->second->pending.push_back(Work{Work::Awaited{std::move(wait)}, {}});
+}
+
+void HostDevice::synchronize(StreamId stream, Deadline deadline) {
+  const auto found = streams_.find(stream);
+  TPSYNC_ASSERT(found != streams_.end());
+  std::deque<Work>& pending = found->second->pending;
+  for (; !pending.empty(); pending.pop_front()) {
+    if (const auto* awaited = std::get_if<Work::Awaited>(&pending.front().operation)) {
+      awaited->wait(deadline);
+    } else {
+      perform(pending.front());
+    }
+  }
 }
 
 HostDevice::Region& HostDevice::find(RegionId id) {
@@ -517,7 +534,7 @@ void HostDevice::submit(StreamId stream, Work work) {
   const auto found = streams_.find(stream);
   TPSYNC_ASSERT(found != streams_.end());
   check(work);
-  if (landing_ == Landing::kAtLaunch) {
+  if (landing_ == Landing::kAtLaunch && found->second->pending.empty()) {
     perform(work);
   } else {
     found->second->pending.push_back(std::move(work));

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -80,7 +81,11 @@ class HostDevice final : public Device {
                 MutableByteView into) override;
   void synchronize(StreamId stream, Deadline deadline) override;
 
-  // For groups that move host memory: where [offset, offset + bytes) of a region lies, until the
+  // For groups that move host memory: work of the stream that others do. What is launched behind it
+  // is done in synchronize(), which first calls `wait`: it blocks until that work is done or has
+  // been given up, or throws RuntimeBroken kTimeout at the deadline.
+  void await(StreamId stream, std::function<void(Deadline)> wait);
+  // For the same: where [offset, offset + bytes) of a region lies, until the
   // region is freed or put to sleep. Asserts that it lives, is awake and has these bytes.
   std::byte* host_pointer(RegionId region, std::uint64_t offset, std::uint64_t bytes);
 

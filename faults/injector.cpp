@@ -44,8 +44,13 @@ bool needs(const FaultKind& kind, const Fault& fault, Seam seam) {
 
 }  // namespace
 
-Injector::Injector(Plan plan)
-    : plan_(std::move(plan)), applied_(new std::atomic<bool>[plan_.faults.size()]()) {
+Injector::Injector(Plan plan, InjectorState* shared)
+    : plan_(std::move(plan)),
+      own_(shared != nullptr ? nullptr : std::make_unique<InjectorState>()),
+      state_(shared != nullptr ? shared : own_.get()) {
+  if (plan_.faults.size() > kFaultsMax)
+    throw_invalid(ErrorKind::kInvalidConfig, "faults",
+                  "a plan has at most " + std::to_string(kFaultsMax) + " faults");
   for (std::size_t i = 0; i < plan_.faults.size(); ++i) {
     const Fault& fault = plan_.faults[i];
     const std::string path = "faults[" + std::to_string(i) + "]";
@@ -71,7 +76,7 @@ std::unique_ptr<ProcessFaults> Injector::enter(std::string_view role, int rank, 
 
 std::size_t Injector::applied() const {
   std::size_t count = 0;
-  for (std::size_t i = 0; i < plan_.faults.size(); ++i) count += applied_[i].load() ? 1 : 0;
+  for (std::size_t i = 0; i < plan_.faults.size(); ++i) count += state_->applied[i].load() ? 1 : 0;
   return count;
 }
 
@@ -117,7 +122,7 @@ bool ProcessFaults::is_now(const Moment& moment, std::string_view op) {
 const Fault* ProcessFaults::due(Action action, std::string_view op) {
   if (!active()) return nullptr;
   for (const std::size_t i : faults_) {
-    if (injector_.kinds_[i]->action != action || injector_.applied_[i].load()) continue;
+    if (injector_.kinds_[i]->action != action || injector_.state_->applied[i].load()) continue;
     if (is_now(injector_.plan_.faults[i].moment, op)) return &injector_.plan_.faults[i];
   }
   return nullptr;
@@ -125,7 +130,7 @@ const Fault* ProcessFaults::due(Action action, std::string_view op) {
 
 void ProcessFaults::apply(const Fault& fault) noexcept {
   const auto index = static_cast<std::size_t>(&fault - injector_.plan_.faults.data());
-  injector_.applied_[index].store(true);
+  injector_.state_->applied[index].store(true);
   ports_.control.mark(index, injector_.kinds_[index]->visibility);
 }
 

@@ -10,6 +10,7 @@
 // allocation, a lost write) is not forwarded and so gets no number.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <functional>
@@ -103,6 +104,15 @@ enum class Seam : std::uint8_t {
   kWeightSource,
 };
 
+// What has applied, and whether all is healed. Of one run, wherever its processes are: in memory
+// that they share where they share no objects. All zero is the state at the start.
+inline constexpr std::size_t kFaultsMax = 256;
+struct InjectorState {
+  std::atomic<bool> healed{false};
+  std::array<std::atomic<bool>, kFaultsMax> applied{};
+};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
 class Injector;
 
 // The faults of one process. Outlives every decorator that it makes; the Injector, the ports and
@@ -165,16 +175,18 @@ class ProcessFaults {
 class Injector {
  public:
   // Throws InvalidInput kInvalidConfig for a fault that the catalogue refuses, and for one that no
-  // injector can do (weights.missing_expert where=trainer).
-  explicit Injector(Plan plan);
+  // injector can do (weights.missing_expert where=trainer), and for more than
+  // kFaultsMax faults. `shared` outlives the injector; without it, the injector has a state of its
+  // own.
+  explicit Injector(Plan plan, InjectorState* shared = nullptr);
 
   // nullptr if no fault targets this process.
   std::unique_ptr<ProcessFaults> enter(std::string_view role, int rank, FaultPorts ports);
 
   // Nothing applies any more, on any process. What is lost stays lost; a channel that was closed
   // stays closed.
-  void heal() noexcept { healed_.store(true); }
-  bool healed() const noexcept { return healed_.load(); }
+  void heal() noexcept { state_->healed.store(true); }
+  bool healed() const noexcept { return state_->healed.load(); }
 
   const Plan& plan() const { return plan_; }
   std::size_t applied() const;
@@ -183,8 +195,8 @@ class Injector {
   friend class ProcessFaults;
   Plan plan_;
   std::vector<const FaultKind*> kinds_;  // of the plan's faults
-  std::unique_ptr<std::atomic<bool>[]> applied_;
-  std::atomic<bool> healed_{false};
+  std::unique_ptr<InjectorState> own_;
+  InjectorState* state_;
 };
 
 }  // namespace tpsync::faults

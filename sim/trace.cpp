@@ -108,6 +108,12 @@ std::string_view to_string(Op op) {
   return index < kOpCount ? kOpNames[index] : std::string_view("unknown");
 }
 
+std::optional<Op> op_named(std::string_view name) {
+  for (std::size_t i = 1; i < kOpCount; ++i)
+    if (kOpNames[i] == name) return static_cast<Op>(i);
+  return std::nullopt;
+}
+
 std::string_view to_string(EventKind kind) {
   switch (kind) {
     case EventKind::kNone:

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -216,6 +217,7 @@ struct Trace {
 };
 
 std::string_view to_string(Op op);           // "channel.read"
+std::optional<Op> op_named(std::string_view name);
 std::string_view to_string(EventKind kind);  // "process.start"
 
 // 128 bits over everything in the trace.

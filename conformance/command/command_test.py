@@ -369,6 +369,7 @@ class Replay(Folder):
                  "kv_cache_bytes": (-1, 2 ** 63),
                  "control_timeout_ns": (-5, 0, 1, 1e10, 2 ** 63 - 1),
                  "weight_update_timeout_ns": (-1, 0, 2 ** 63 - 1),
+                 "startup_timeout_ns": (-1, 0, 2 ** 63 - 1),
                  "base_version": (-1, 2 ** 63 - 1, 0.0),
                  "pipe_capacity": (-1, 0, 1.5, 2 ** 62),
                  "policy": (-1, 3, 1.0, True),

@@ -42,7 +42,8 @@ void check_ranks(const WorldSpec& spec) {
 void check_times(const WorldSpec& spec) {
   constexpr std::int64_t kDay = std::chrono::nanoseconds(std::chrono::hours(24)).count();
   check_range("control_timeout_ns", spec.sync.control_timeout.count(), 1, kDay);
-  check_range("weight_update_timeout_ns", spec.timeouts.weight_update.count(), 1, kDay);
+  for (const auto& [name, timeout] : kCommandTimeouts)
+    check_range(name, (spec.timeouts.*timeout).count(), 1, kDay);
   if (spec.sync.control_timeout - kKillAllowance <= spec.timeouts.weight_update) {
     refuse_world("control_timeout_ns",
                  fmt::format("must exceed weight_update_timeout_ns by more than {}",

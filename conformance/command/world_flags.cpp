@@ -73,6 +73,7 @@ WorldSpec WorldFlags::spec() const {
   spec.actors = static_cast<int>(actors.value_or(tp.value_or(4)));
   spec.seed = seed.value_or(1);
   spec.phantom = phantom;
+  if (world != "sim") set_real_timeouts(spec);
   try {
     const model::CanonicalPlan plan = model::plan_canonical(spec.config);
     spec.sync.bucket_bytes = bucket_bytes.value_or(default_bucket_bytes(plan));

@@ -53,6 +53,7 @@ struct Facts {
   std::optional<std::int64_t> update_timeout_ns;
   std::optional<std::int64_t> command_timeout_ns;  // the longest of any command
   std::int64_t kill_ns = 10'500'000'000;           // the kill routine at its longest
+  std::int64_t notice_ns = 1'000'000'000;          // in which a visible fault is noticed
   std::uint64_t device_baseline_bytes = 0;
   bool expects_failure =
       false;  // expect=failure: the world is made so that a publication must fail

@@ -12,7 +12,6 @@ using sim::EventKind;
 
 constexpr std::int64_t kSecond = 1'000'000'000;
 constexpr std::int64_t kAllowance = 11 * kSecond;  // detection to the end of the tree
-constexpr std::int64_t kNotice = kSecond;          // of a visible fault
 
 std::string seconds(std::int64_t ns) {
   return fmt::format("{}.{:03} s", ns / kSecond, ns % kSecond / 1'000'000);
@@ -132,7 +131,7 @@ class NoHang {
       if (!under_way || call.ok || view_.processes()[call.process].ever_stopped) continue;
       if (silent_before(view_, call.end)) continue;
       const std::int64_t noticed = std::min(first_sign(kill), view_.time(call.end));
-      if (noticed - event.time <= kNotice) continue;
+      if (noticed - event.time <= facts_.notice_ns) continue;
       return violation("I4", kill,
                        fmt::format("the kill of {} was noticed after {}",
                                    view_.name_of(event.process), seconds(noticed - event.time)));
@@ -223,7 +222,7 @@ Verdict judge_prompt(const Context& context) {
         hard |= kill > fault && kill < call.end && event.a == kSigkill && event.b != 0 &&
                 event.b != std::uint64_t{event.process} + 1;
       }
-      const std::int64_t budget = kNotice + (hard ? context.facts.kill_ns : 0);
+      const std::int64_t budget = context.facts.notice_ns + (hard ? context.facts.kill_ns : 0);
       const std::int64_t took = view.time(call.end) - view.time(fault);
       if (took <= budget) continue;
       return violation(

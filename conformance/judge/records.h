@@ -89,6 +89,7 @@ constexpr std::string_view to_string(Call call) {
 //   world=sim  tp  actors  phantom=0|1  content_seed  control_timeout_ns  update_timeout_ns
 //   command_timeout_ns   the longest timeout of any command
 //   kill_ns           the kill routine at its longest; 10.5 s if absent
+//   notice_ns         in which a visible fault is noticed; 1 s if absent
 //   layers experts hidden moe vocab heads kv_heads head_dim tied=0|1   (the model's shape)
 //   dtype             of the resident weights: bfloat16 (if absent), float16, float32
 //   base_version      of the checkpoint

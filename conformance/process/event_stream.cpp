@@ -15,6 +15,7 @@
 #include <tuple>
 #include <utility>
 
+#include "conformance/judge/records.h"
 #include "tpsync/base/errors.h"
 
 namespace tpsync::conformance {
@@ -255,6 +256,13 @@ std::vector<std::int64_t> EventCollector::living() {
   return pids;
 }
 
+std::uint64_t EventCollector::killer(const Connection& connection, std::uint64_t index,
+                                     std::uint64_t parent) {
+  constexpr auto kFault = static_cast<std::uint16_t>(judge::Record::kFault);
+  const bool by_fault = !connection.events.empty() && connection.events.back().kind == kFault;
+  return by_fault ? index + 1 : parent;
+}
+
 void EventCollector::merge_into(sim::Trace& trace) {
   if (thread_.joinable()) {
     ::close(std::exchange(wake_[1], -1));
@@ -302,6 +310,7 @@ void EventCollector::merge_into(sim::Trace& trace) {
     killed.time = killed.end = process.ended_ns;
     killed.kind = static_cast<std::uint16_t>(sim::EventKind::kProcessKill);
     killed.a = 9;
+    killed.b = killer(connection, index, start.b);
     killed.process = index;
     trace.events.push_back(killed);
   }

@@ -86,6 +86,10 @@ class EventCollector {
   void run();
   void take(Connection& connection);
   bool parse_one(Connection& connection);
+  // Who ended a process that did not end by itself, as a trace numbers them: a fault that was the
+  // last thing it recorded, else its parent, by signal or by its own end (0: the harness).
+  static std::uint64_t killer(const Connection& connection, std::uint64_t index,
+                              std::uint64_t parent);
 
   std::string path_;
   int listener_ = -1;

@@ -4,16 +4,17 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 
 #include "conformance/process/event_stream.h"
 #include "conformance/process/process_world.h"
 #include "conformance/world/actor.h"
+#include "conformance/world/claimed_uuid.h"
 #include "tpsync/collective/gloo_control_group.h"
 #include "tpsync/collective/gloo_shard_group.h"
 #include "tpsync/device/host_memory.h"
@@ -24,6 +25,8 @@ namespace {
 
 constexpr std::uint64_t kAmpleDevice = 1ULL << 40;
 constexpr std::int64_t kSecond = 1'000'000'000;
+// An end is known at once, but a loaded machine takes its time to say so.
+constexpr const char* kParameters = "notice_ns=4000000000\n";
 // For processes to end once the actors have: the kill routine and a little.
 constexpr std::int64_t kLeaveNs = 12 * kSecond;
 
@@ -47,31 +50,29 @@ class TemporaryFolder {
 
 struct ActorSetting {
   const WorldFolder& folder;
-  const WorldSpec& spec;
+  const WrittenWorld& world;
   const SimOptions& options;
   const Script& script;
-  const std::string& account;
   const std::string& runtime_program;
 };
 
 // The groups of one actor: each time all actors ask, they meet under the next name.
 class Groups {
  public:
-  Groups(const ActorSetting& setting, int rank, World world, device::HostDevice& device,
-         ProcessTracer& tracer)
-      : setting_(setting), rank_(rank), world_(world), device_(device), tracer_(tracer) {}
+  Groups(const ActorSetting& setting, int rank, ProcessSeams& seams, device::HostDevice& device)
+      : setting_(setting), rank_(rank), seams_(seams), world_(seams.world()), device_(device) {}
 
   std::unique_ptr<collective::ControlGroup> control() {
     const std::uint64_t number = controls_++;
-    return std::make_unique<TracedControlGroup>(meet("control", number), tracer_, 2 * number + 1);
+    return seams_.group(meet("control", number), 2 * number + 1);
   }
   std::unique_ptr<collective::ShardGroup> shards() {
     const std::uint64_t number = shards_++;
     const auto meeting = meet("shards", number);
     auto group = std::make_unique<collective::GlooShardGroup>(
         *meeting, device_, collective::GlooAddress{}, world_,
-        Deadline::after(world_.clock, setting_.spec.sync.control_timeout));
-    return std::make_unique<TracedShardGroup>(std::move(group), tracer_, 2 * number);
+        Deadline::after(world_.clock, setting_.world.spec.sync.control_timeout));
+    return seams_.group(std::unique_ptr<collective::ShardGroup>(std::move(group)), 2 * number);
   }
 
  private:
@@ -79,33 +80,36 @@ class Groups {
                                                      std::uint64_t number) {
     collective::GlooControlOptions options;
     options.meeting.rank = rank_;
-    options.meeting.size = setting_.spec.actors;
+    options.meeting.size = setting_.world.spec.actors;
     options.meeting.group = fmt::format("{}-{}", name, number);
     options.meeting.folder = setting_.folder.path;
-    options.timeout = setting_.spec.sync.control_timeout;
+    options.timeout = setting_.world.spec.sync.control_timeout;
     return std::make_unique<collective::GlooControlGroup>(options, world_);
   }
 
   const ActorSetting& setting_;
   int rank_;
+  ProcessSeams& seams_;
   World world_;
   device::HostDevice& device_;
-  ProcessTracer& tracer_;
   std::uint64_t controls_ = 0;
   std::uint64_t shards_ = 0;
 };
 
 int run_actor(const ActorSetting& setting, int rank, std::int64_t parent) {
-  Hello hello{"actor", rank, rank, getpid(), parent};
-  ProcessSeams seams(setting.folder, hello);
-  const auto memory = device::HostMemory::open(setting.account);
+  const WorldSpec& spec = setting.world.spec;
+  ProcessSeams seams(setting.folder, {"actor", rank, rank, getpid(), parent}, setting.world);
+  const auto memory = device::HostMemory::open(setting.world.account);
   device::HostDevice host(*memory, {device_uuid(rank), device::Landing::kAtLaunch});
-  TracedDevice device(host, seams.tracer());
-  HostContent content(host, setting.spec);
+  device::Device* device = &seams.device(host, rank);
+  std::optional<ClaimedUuid> claimed;
+  if (!spec.actor_uuids.empty())
+    device = &claimed.emplace(*device, spec.actor_uuids[static_cast<std::size_t>(rank)]);
+  HostContent content(host, spec);
   {
-    Groups groups(setting, rank, seams.world(), host, seams.tracer());
+    Groups groups(setting, rank, seams, host);
     ActorPorts ports{.world = seams.world(),
-                     .device = device,
+                     .device = *device,
                      .rank = rank,
                      .recorder = seams.recorder(),
                      .content = content};
@@ -114,28 +118,32 @@ int run_actor(const ActorSetting& setting, int rank, std::int64_t parent) {
     ports.runtime = [&](std::int64_t version) {
       SpawnRequest request;
       request.program = setting.runtime_program;
-      request.arguments = {"runtime", setting.folder.path.string(), std::to_string(version)};
+      request.arguments = runtime_arguments(setting.folder, std::to_string(version));
       request.log_path = setting.folder.log("runtime");
       return request;
     };
-    if (setting.options.wrap_source) {
+    if (faults::ProcessFaults* faults = seams.faults().faults(); faults != nullptr)
+      ports.wrap_source = [faults](transfer::WeightSource& source) {
+        return faults->weight_source(source);
+      };
+    if (setting.options.wrap_source)
       ports.wrap_source = [&](transfer::WeightSource& source) {
         return setting.options.wrap_source(rank, source);
       };
-    }
     ports.observe = [&](std::int64_t version) {
-      for (int r = 0; r < setting.spec.tp; ++r) {
-        const auto lane = observed_lane(setting.folder, setting.spec, r);
+      for (int r = 0; r < spec.tp; ++r) {
+        const auto lane = observed_lane(setting.folder, spec, r);
         if (!lane) continue;
         seams.recorder().record(judge::Record::kResident, static_cast<std::uint64_t>(r),
                                 static_cast<std::uint64_t>(*lane),
                                 static_cast<std::uint64_t>(version));
       }
     };
-    Actor actor(setting.spec, std::move(ports));
+    ports.heal = [&] { seams.faults().heal(); };
+    Actor actor(spec, std::move(ports));
     setting.script(actor);
   }
-  seams.goodbye(0, &device);
+  seams.goodbye(0);
   return 0;
 }
 
@@ -155,24 +163,66 @@ pid_t fork_actor(const ActorSetting& setting, int rank) {
   _exit(status);
 }
 
-// False if not all of them ended before the deadline; then they are killed.
-bool wait_for(const std::vector<pid_t>& actors, std::int64_t deadline_ns,
-              std::vector<int>& statuses) {
-  bool in_time = true;
-  for (std::size_t i = 0; i < actors.size(); ++i) {
-    const auto handle = static_cast<int>(syscall(SYS_pidfd_open, actors[i], 0));
-    pollfd poll_actor{handle, POLLIN, 0};
-    const std::int64_t left = std::max<std::int64_t>(deadline_ns - monotonic_ns(), 0);
-    if (poll(&poll_actor, 1, static_cast<int>(left / 1'000'000) + 1) == 0) {
-      in_time = false;
-      for (const pid_t actor : actors) kill(actor, SIGKILL);
-      poll(&poll_actor, 1, -1);
+// Waits until every actor has ended. What a fault stopped would stay for ever: when all others are
+// done and what they started had its time to leave, it is killed, as an operator would. The same
+// becomes of all at the deadline.
+class ActorWait {
+ public:
+  ActorWait(const std::vector<pid_t>& actors, EventCollector& collector)
+      : actors_(actors), collector_(collector), states_(actors.size()) {}
+
+  // False if the deadline passed. `leave_ns`: what the children of a stopped actor have.
+  bool run(std::int64_t deadline_ns, std::int64_t leave_ns) {
+    std::int64_t alone_since = 0;
+    for (bool in_time = true;;) {
+      look();
+      if (count(State::kEnded) == states_.size()) return in_time;
+      if (count(State::kRunning) == 0) {
+        if (alone_since == 0) alone_since = monotonic_ns();
+        const bool left = collector_.living().size() == count(State::kStopped);
+        if (left || monotonic_ns() - alone_since > leave_ns) kill_all();
+      } else if (monotonic_ns() > deadline_ns && std::exchange(in_time, false)) {
+        kill_all();
+      }
+      poll(nullptr, 0, 1);
     }
-    waitpid(actors[i], &statuses[i], 0);
-    ::close(handle);
   }
-  return in_time;
-}
+
+  // Of an actor that ended: its exit status; nullopt if it was killed.
+  std::optional<int> exit_status(std::size_t actor) const {
+    const int status = states_[actor].status;
+    return WIFEXITED(status) ? std::optional(WEXITSTATUS(status)) : std::nullopt;
+  }
+
+ private:
+  enum class State { kRunning, kStopped, kEnded };
+  struct Actor {
+    State state = State::kRunning;
+    int status = 0;
+  };
+
+  void look() {
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      Actor& actor = states_[i];
+      if (actor.state == State::kEnded) continue;
+      if (waitpid(actors_[i], &actor.status, WNOHANG | WUNTRACED) != actors_[i]) continue;
+      actor.state = WIFSTOPPED(actor.status) ? State::kStopped : State::kEnded;
+    }
+  }
+  std::size_t count(State state) const {
+    return static_cast<std::size_t>(
+        std::count_if(states_.begin(), states_.end(),
+                      [state](const Actor& actor) { return actor.state == state; }));
+  }
+  void kill_all() {
+    for (std::size_t i = 0; i < states_.size(); ++i)
+      if (states_[i].state != State::kEnded) kill(actors_[i], SIGKILL);
+  }
+
+  const std::vector<pid_t>& actors_;
+  EventCollector& collector_;
+  std::vector<Actor> states_;
+};
 
 std::vector<std::int64_t> wait_for_leaving(EventCollector& collector) {
   const std::int64_t deadline = monotonic_ns() + kLeaveNs;
@@ -222,6 +272,7 @@ ProcessRunner::~ProcessRunner() = default;
 Run ProcessRunner::run(const WorldSpec& spec, const SimOptions& options, const Script& script) {
   if (spec.phantom)
     throw_invalid(ErrorKind::kUnsupported, "phantom", "a world of processes has real bytes");
+  check_plan(options.plan);
   Run run;
   trace_.clear();
   const TemporaryFolder temporary;
@@ -230,33 +281,36 @@ Run ProcessRunner::run(const WorldSpec& spec, const SimOptions& options, const S
   const std::uint64_t bytes = spec.device_bytes != 0 ? spec.device_bytes : kAmpleDevice;
   for (int i = 0; i < std::max(spec.tp, spec.actors); ++i)
     memory->add_device(device_uuid(i), bytes);
-  write_world(folder, spec, memory->path());
+  const WrittenWorld written{spec, options.plan, memory->path()};
+  write_world(folder, written);
+  const SharedFaultState faults = SharedFaultState::create(folder.fault_state());
 
   EventCollector collector(folder.events());
-  const ActorSetting setting{folder, spec,           options,
-                             script, memory->path(), options_.runtime_program};
+  const ActorSetting setting{folder, written, options, script, options_.runtime_program};
   std::vector<pid_t> actors;
   for (int rank = 0; rank < spec.actors; ++rank) actors.push_back(fork_actor(setting, rank));
   collector.start();
-  std::vector<int> statuses(actors.size(), 0);
-  const bool in_time = wait_for(actors, monotonic_ns() + longest_run(spec), statuses);
+  ActorWait wait(actors, collector);
+  const bool in_time =
+      wait.run(monotonic_ns() + longest_run(spec), spec.sync.control_timeout.count() + kLeaveNs);
   const std::vector<std::int64_t> left = wait_for_leaving(collector);
   for (const std::int64_t pid : left) kill(static_cast<pid_t>(pid), SIGKILL);
 
   collector.merge_into(trace_);
   trace_.seed = spec.seed;
-  trace_.parameters = trace_parameters(spec, options, world());
+  trace_.parameters = trace_parameters(spec, options, world()) + kParameters;
   add_counter(trace_, "processes.live", left.size());
   add_devices(trace_, *memory, spec, bytes);
   if (!in_time) {
     run.end = {sim::RunResult::Kind::kHang, "an actor did not come to its end", 0};
   } else {
-    for (std::size_t i = 0; i < statuses.size(); ++i) {
-      if (WIFEXITED(statuses[i]) && WEXITSTATUS(statuses[i]) != 0)
+    for (std::size_t i = 0; i < actors.size(); ++i) {
+      if (const int status = wait.exit_status(i).value_or(0); status != 0)
         run.end = {sim::RunResult::Kind::kCrash,
-                   fmt::format("actor {} exited with status {}", i, WEXITSTATUS(statuses[i])), 0};
+                   fmt::format("actor {} exited with status {}", i, status), 0};
     }
   }
+  run.faults_applied = faults.applied();
   run.hash = sim::hash_of(trace_);
   run.log = read_actor_log(trace_, spec.actors);
   if (options.judge) run.judgement = judge_.judge(trace_);

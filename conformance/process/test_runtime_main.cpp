@@ -29,9 +29,10 @@ std::int64_t number_in(const std::string& text) {
 
 int run_runtime_process(const WorldFolder& folder, const std::string& version,
                         const std::string& program) {
-  const WorldSpec spec = read_world(folder).spec;
-  ProcessSeams seams(folder, {"runtime", 0, 0, getpid(), getppid()});
-  const auto channel = seams.inherited_channel();
+  const WrittenWorld written = read_world(folder);
+  const WorldSpec& spec = written.spec;
+  ProcessSeams seams(folder, {"runtime", 0, 0, getpid(), getppid()}, written);
+  const auto channel = seams.inherited_channel("actor");
   runtime::RuntimeOptions options;
   options.tp_size = spec.tp;
   options.version = kTestVersion;
@@ -43,12 +44,12 @@ int run_runtime_process(const WorldFolder& folder, const std::string& version,
   options.worker = [&](int rank) {
     SpawnRequest request;
     request.program = program;
-    request.arguments = {"worker", folder.path.string(), version, std::to_string(rank)};
+    request.arguments = worker_arguments(folder, version, rank);
     request.log_path = folder.log(fmt::format("worker-{}", rank));
     return request;
   };
   runtime::run_runtime(seams.world(), *channel, options);
-  seams.goodbye(0, nullptr);
+  seams.goodbye(0);
   return 0;
 }
 
@@ -56,11 +57,11 @@ int run_worker_process(const WorldFolder& folder, const std::string& version, in
   WrittenWorld written = read_world(folder);
   WorldSpec& spec = written.spec;
   spec.base_version = number_in(version);
-  ProcessSeams seams(folder, {"worker", rank, rank, getpid(), getppid()});
-  const auto channel = seams.inherited_channel();
+  ProcessSeams seams(folder, {"worker", rank, rank, getpid(), getppid()}, written);
+  const auto channel = seams.inherited_channel("runtime");
   const auto memory = device::HostMemory::open(written.account);
   device::HostDevice host(*memory, {device_uuid(rank), device::Landing::kAtLaunch});
-  TracedDevice device(host, seams.tracer());
+  device::Device& device = seams.device(host, rank);
   HostContent content(host, spec);
   runtime::WorkerOptions options;
   options.tp_rank = rank;
@@ -78,7 +79,7 @@ int run_worker_process(const WorldFolder& folder, const std::string& version, in
         return std::make_unique<TestEngine>(resident, spec, content, nullptr);
       },
       options);
-  seams.goodbye(0, &device);
+  seams.goodbye(0);
   return 0;
 }
 

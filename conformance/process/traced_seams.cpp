@@ -15,12 +15,12 @@ using sim::Op;
 
 namespace {
 
-std::uint64_t hash_of_bytes(ByteView bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
-
 std::uint64_t number_of(device::RegionId region) { return static_cast<std::uint64_t>(region); }
 std::uint64_t number_of(device::StreamId stream) { return static_cast<std::uint64_t>(stream); }
 
 }  // namespace
+
+std::uint64_t hash_of_bytes(ByteView bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
 ProcessTracer::Operation ProcessTracer::begin(Op op, std::uint64_t a, std::uint64_t b,
                                               std::uint64_t c) {
@@ -61,11 +61,11 @@ void ProcessTracer::record(std::uint16_t kind, std::uint64_t a, std::uint64_t b,
 
 void ProcessTracer::enter_phase(std::string_view phase, std::int64_t chunk) {
   const std::lock_guard lock(mutex_);
-  phase_ = phase;
+  phase_ = *phases_.emplace(phase).first;
   chunk_ = chunk;
 }
 
-std::string ProcessTracer::phase() {
+std::string_view ProcessTracer::phase() {
   const std::lock_guard lock(mutex_);
   return phase_;
 }
@@ -96,70 +96,6 @@ void TracedRecorder::record(judge::Record kind, std::uint64_t a, std::uint64_t b
                             std::string_view text) {
   if (kind == judge::Record::kCallEnd) tracer_.stream().barrier();
   tracer_.record(static_cast<std::uint16_t>(kind), a, b, c, text);
-}
-
-std::size_t TracedChannel::read_some(MutableByteView into, Deadline deadline) {
-  return tracer_.run(Op::kChannelRead, end_, 0, 0, [&](sim::Event& event) {
-    const std::size_t count = inner().read_some(into, deadline);
-    event.b = count;
-    event.c = hash_of_bytes(into.first(count));
-    return count;
-  });
-}
-
-std::size_t TracedChannel::write_some(ByteView from, Deadline deadline) {
-  return tracer_.run(Op::kChannelWrite, end_, 0, 0, [&](sim::Event& event) {
-    const std::size_t count = inner().write_some(from, deadline);
-    event.b = count;
-    event.c = hash_of_bytes(from.first(count));
-    return count;
-  });
-}
-
-void TracedChannel::close() noexcept {
-  auto operation = tracer_.begin(Op::kChannelClose, end_);
-  inner().close();
-  tracer_.finish(operation);
-}
-
-std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> TracedChannels::make_pair() {
-  auto [one, other] = inner().make_pair();
-  const std::uint64_t link = made_++;
-  return {std::make_unique<TracedChannel>(std::move(one), tracer_, 2 * link),
-          std::make_unique<TracedChannel>(std::move(other), tracer_, 2 * link + 1)};
-}
-
-std::unique_ptr<Channel> TracedChannels::traced(std::unique_ptr<Channel> channel) {
-  return std::make_unique<TracedChannel>(std::move(channel), tracer_, 2 * made_++);
-}
-
-std::size_t TracedChannels::wait_readable(std::span<Channel* const> channels, Deadline deadline) {
-  std::vector<Channel*> own;
-  for (Channel* channel : channels) own.push_back(&static_cast<TracedChannel&>(*channel).inner());
-  return tracer_.run(Op::kChannelWaitReadable, channels.size(), channels.size(), 0,
-                     [&](sim::Event& event) {
-                       const std::size_t ready = inner().wait_readable(own, deadline);
-                       event.c = ready;
-                       return ready;
-                     });
-}
-
-std::unique_ptr<Process> TracedLauncher::spawn(SpawnRequest request) {
-  if (request.channel) request.channel = static_cast<TracedChannel&>(*request.channel).release();
-  return tracer_.run(Op::kProcessSpawn, 0, 0, 0, [&](sim::Event& event) {
-    auto child = inner().spawn(std::move(request));
-    event.a = static_cast<std::uint64_t>(child->pid());
-    return child;
-  });
-}
-
-std::unique_ptr<Process> TracedLauncher::attach(std::int64_t pid) {
-  return tracer_.run(Op::kProcessAttach, static_cast<std::uint64_t>(pid), 0, 0,
-                     [&](sim::Event& event) {
-                       auto process = inner().attach(pid);
-                       event.c = process ? 1 : 0;
-                       return process;
-                     });
 }
 
 TracedControlGroup::TracedControlGroup(std::unique_ptr<collective::ControlGroup> inner,
@@ -303,6 +239,7 @@ device::RegionId TracedDevice::allocate(const device::AllocationRequest& request
                        const device::RegionId region = inner().allocate(request);
                        event.a = number_of(region);
                        ++regions_;
+                       note_peak();
                        return region;
                      });
 }
@@ -353,6 +290,15 @@ void TracedDevice::sleep(std::string_view tag, bool keep) {
 
 void TracedDevice::wake(std::string_view tag) {
   tracer_.run(Op::kDeviceWake, 0, 0, 0, [&](sim::Event&) { inner().wake(tag); });
+  note_peak();
+}
+
+void TracedDevice::note_peak() {
+  const device::MemoryInfo info = inner().memory();
+  const std::uint64_t used = info.total_bytes - info.free_bytes;
+  if (used <= peak_) return;
+  peak_ = used;
+  tracer_.record(EventKind::kDevicePeak, static_cast<std::uint64_t>(index_), used);
 }
 
 device::StreamId TracedDevice::create_stream() {

@@ -18,12 +18,12 @@
 
 #include "conformance/process/event_stream.h"
 #include "conformance/world/ports.h"
-#include "tpsync/base/forwarding.h"
-#include "tpsync/base/os_channel.h"
 #include "tpsync/collective/forwarding_groups.h"
 #include "tpsync/device/forwarding_device.h"
 
 namespace tpsync::conformance {
+
+std::uint64_t hash_of_bytes(ByteView bytes);
 
 // What one process records. May be used by several threads.
 class ProcessTracer {
@@ -32,7 +32,7 @@ class ProcessTracer {
 
   struct Operation {
     sim::Event event;
-    std::string phase;
+    std::string_view phase;
   };
   // Enters an operation: it gets its number in the present phase.
   Operation begin(sim::Op op, std::uint64_t a = 0, std::uint64_t b = 0, std::uint64_t c = 0);
@@ -65,18 +65,19 @@ class ProcessTracer {
   void enter_phase(std::string_view phase, std::int64_t chunk);
 
   // Where the process stands, for fault plans.
-  std::string phase();
+  std::string_view phase();  // lives as long as the tracer
   std::int64_t chunk();
   std::uint64_t occurrences(sim::Op op);
 
   EventStream& stream() { return stream_; }
 
  private:
-  using Place = std::tuple<std::string, std::int64_t, sim::Op>;
+  using Place = std::tuple<std::string_view, std::int64_t, sim::Op>;
 
   EventStream& stream_;
   std::mutex mutex_;
-  std::string phase_;
+  std::set<std::string, std::less<>> phases_ = {""};
+  std::string_view phase_;  // one of them
   std::int64_t chunk_ = 0;
   std::map<Place, std::uint32_t> counts_;
 };
@@ -99,45 +100,6 @@ class TracedRecorder final : public Recorder {
   explicit TracedRecorder(ProcessTracer& tracer) : tracer_(tracer) {}
   void record(judge::Record kind, std::uint64_t a, std::uint64_t b, std::uint64_t c,
               std::string_view text) override;
-
- private:
-  ProcessTracer& tracer_;
-};
-
-class TracedChannel final : public ForwardingChannel {
- public:
-  TracedChannel(std::unique_ptr<Channel> inner, ProcessTracer& tracer, std::uint64_t end)
-      : ForwardingChannel(std::move(inner)), tracer_(tracer), end_(end) {}
-  std::size_t read_some(MutableByteView into, Deadline deadline) override;
-  std::size_t write_some(ByteView from, Deadline deadline) override;
-  void close() noexcept override;
-
- private:
-  ProcessTracer& tracer_;
-  std::uint64_t end_;
-};
-
-class TracedChannels final : public ForwardingChannelFactory {
- public:
-  TracedChannels(OsChannelFactory& inner, ProcessTracer& tracer)
-      : ForwardingChannelFactory(inner), tracer_(tracer) {}
-  std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> make_pair() override;
-  std::size_t wait_readable(std::span<Channel* const> channels, Deadline deadline) override;
-  // A channel that came from elsewhere.
-  std::unique_ptr<Channel> traced(std::unique_ptr<Channel> channel);
-
- private:
-  ProcessTracer& tracer_;
-  std::uint64_t made_ = 0;
-};
-
-// Hands the system its own end of a channel.
-class TracedLauncher final : public ForwardingProcessLauncher {
- public:
-  TracedLauncher(ProcessLauncher& inner, ProcessTracer& tracer)
-      : ForwardingProcessLauncher(inner), tracer_(tracer) {}
-  std::unique_ptr<Process> spawn(SpawnRequest request) override;
-  std::unique_ptr<Process> attach(std::int64_t pid) override;
 
  private:
   ProcessTracer& tracer_;
@@ -183,11 +145,13 @@ class TracedShardGroup final : public collective::ForwardingShardGroup {
   std::uint64_t sequence_ = 0;
 };
 
-// Counts what the process holds, so that its end can say what it left.
+// Counts what the process holds, so that its end can say what it left, and records each new peak of
+// what is in use on the device as this process sees it.
 class TracedDevice final : public device::ForwardingDevice {
  public:
-  TracedDevice(device::Device& inner, ProcessTracer& tracer)
-      : ForwardingDevice(inner), tracer_(tracer) {}
+  // `index`: of the device among the world's.
+  TracedDevice(device::Device& inner, ProcessTracer& tracer, int index)
+      : ForwardingDevice(inner), tracer_(tracer), index_(index) {}
   device::MemoryInfo memory() override;
   device::RegionId allocate(const device::AllocationRequest& request) override;
   void free(device::RegionId region) noexcept override;
@@ -223,7 +187,11 @@ class TracedDevice final : public device::ForwardingDevice {
   std::uint64_t regions() const { return regions_; }
 
  private:
+  void note_peak();
+
   ProcessTracer& tracer_;
+  int index_;
+  std::uint64_t peak_ = 0;
   std::set<device::RegionId> exports_;
   std::set<device::RegionId> imports_;
   std::uint64_t regions_ = 0;

@@ -5,21 +5,13 @@
 #include <algorithm>
 #include <map>
 
+#include "conformance/world/fault_places.h"
 #include "faults/injector.h"
 #include "sim/sanitizers.h"
-#include "tpsync/model/tp_layout.h"
 
 namespace tpsync::conformance {
 
 namespace {
-
-std::optional<sim::Op> op_of(std::string_view name) {
-  for (std::size_t i = 1; i < sim::kOpCount; ++i) {
-    const auto op = static_cast<sim::Op>(i);
-    if (sim::to_string(op) == name) return op;
-  }
-  return std::nullopt;
-}
 
 class SimMoments final : public faults::MomentSource {
  public:
@@ -29,7 +21,7 @@ class SimMoments final : public faults::MomentSource {
   std::uint64_t occurrence(std::string_view op) override {
     if (op != last_name_) {
       last_name_ = std::string(op);
-      last_op_ = op_of(op);
+      last_op_ = sim::op_named(op);
     }
     return last_op_ ? process_.occurrences(*last_op_) : 0;
   }
@@ -98,17 +90,6 @@ void replace(Seam*& seam, Entry& entry, Make&& make) {
 struct SimFaults::State {
   State(const faults::Plan& plan, const WorldSpec& world_spec) : injector(plan), spec(world_spec) {}
 
-  std::vector<faults::ByteRange> resident_places(int rank, std::string_view prefix) const {
-    const model::CanonicalPlan plan = model::plan_canonical(spec.config);
-    const model::TpLayout layout = model::plan_tp_layout(spec.config, plan, spec.tp, rank);
-    std::vector<faults::ByteRange> places;
-    for (const model::Placement& p : layout.placements) {
-      if (!plan.tensors[p.tensor].name.starts_with(std::string(prefix) + ".")) continue;
-      places.push_back({p.offset, (p.row1 - p.row0) * p.pitch});
-    }
-    return places;
-  }
-
   void create(sim::SimProcess& process, sim::SeamSet& seams) {
     auto entry = std::make_shared<Entry>();
     entry->moments = std::make_unique<SimMoments>(process);
@@ -116,7 +97,7 @@ struct SimFaults::State {
     faults::FaultPorts ports{*entry->moments, *entry->control};
     const int rank = process.rank();
     ports.resident_places = [this, rank](std::string_view prefix) {
-      return resident_places(rank, prefix);
+      return resident_places(spec, rank, prefix);
     };
     entry->faults = injector.enter(process.role(), rank, std::move(ports));
     if (!entry->faults) return;

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <charconv>
 
+#include "conformance/world/claimed_uuid.h"
 #include "conformance/world/sim_content.h"
 #include "conformance/world/sim_faults.h"
 #include "conformance/world/test_engine.h"
 #include "sim/sanitizers.h"
-#include "tpsync/device/forwarding_device.h"
 #include "tpsync/runtime/server.h"
 #include "tpsync/runtime/worker.h"
 
@@ -103,16 +103,6 @@ class Rendezvous {
   Make make_;
   std::vector<std::size_t> joined_;
   std::vector<std::vector<std::unique_ptr<Group>>> rounds_;
-};
-
-class ClaimedUuid final : public device::ForwardingDevice {
- public:
-  ClaimedUuid(device::Device& inner, std::string uuid)
-      : ForwardingDevice(inner), uuid_(std::move(uuid)) {}
-  std::string uuid() override { return uuid_; }
-
- private:
-  std::string uuid_;
 };
 
 class World {

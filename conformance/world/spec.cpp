@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "tpsync/base/process.h"
+
 namespace tpsync::conformance {
 
 std::string device_uuid(int index) {
@@ -25,6 +27,18 @@ WorldSpec small_world(model::ModelConfig config, int tp) {
   spec.timeouts.wake_up = std::chrono::seconds(10);
   spec.timeouts.shutdown = std::chrono::seconds(10);
   return spec;
+}
+
+void set_real_timeouts(WorldSpec& spec) {
+  const Duration each = std::chrono::seconds(5);
+  spec.timeouts = {.startup = 6 * each,
+                   .generate = each,
+                   .weight_update = each,
+                   .health = each,
+                   .sleep = each,
+                   .wake_up = each,
+                   .shutdown = each};
+  spec.sync.control_timeout = spec.timeouts.weight_update + kKillAllowance + each;
 }
 
 std::uint64_t default_bucket_bytes(const model::CanonicalPlan& plan) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/groups.h"
@@ -51,6 +52,18 @@ std::string device_uuid(int index);
 
 // tiny-tp4 or another small model with a bucket of 1 KiB, short timeouts, content digest on.
 WorldSpec small_world(model::ModelConfig config, int tp);
+// The timeouts of a spec by their names in files.
+inline constexpr std::pair<const char*, Duration rollout::CommandTimeouts::*> kCommandTimeouts[] = {
+    {"startup_timeout_ns", &rollout::CommandTimeouts::startup},
+    {"generate_timeout_ns", &rollout::CommandTimeouts::generate},
+    {"weight_update_timeout_ns", &rollout::CommandTimeouts::weight_update},
+    {"health_timeout_ns", &rollout::CommandTimeouts::health},
+    {"sleep_timeout_ns", &rollout::CommandTimeouts::sleep},
+    {"wake_up_timeout_ns", &rollout::CommandTimeouts::wake_up},
+    {"shutdown_timeout_ns", &rollout::CommandTimeouts::shutdown}};
+// Timeouts for worlds whose time is real: long for a loaded machine, short for whoever waits until
+// one of them passes.
+void set_real_timeouts(WorldSpec& spec);
 
 // The default bucket: 1 KiB for models below 1 MiB, 640 MiB otherwise.
 std::uint64_t default_bucket_bytes(const model::CanonicalPlan& plan);

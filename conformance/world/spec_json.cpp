@@ -47,7 +47,7 @@ void add_spec(Json& json, const WorldSpec& s) {
   json["bucket_bytes"] = s.sync.bucket_bytes;
   json["headroom_bytes"] = s.sync.gpu_memory_headroom_bytes;
   json["control_timeout_ns"] = s.sync.control_timeout.count();
-  json["weight_update_timeout_ns"] = s.timeouts.weight_update.count();
+  for (const auto& [name, timeout] : kCommandTimeouts) json[name] = (s.timeouts.*timeout).count();
   json["content_digest"] = s.sync.content_digest;
   json["layout"] = s.sync.layout ? Json(std::string(name_of(*s.sync.layout))) : Json(nullptr);
   json["base_version"] = s.base_version;
@@ -70,7 +70,8 @@ WorldSpec spec_from_json(const Json& json) {
   s.sync.bucket_bytes = get_integer<std::uint64_t>(json, "bucket_bytes");
   s.sync.gpu_memory_headroom_bytes = get_integer<std::uint64_t>(json, "headroom_bytes");
   s.sync.control_timeout = Duration(get_integer<std::int64_t>(json, "control_timeout_ns"));
-  s.timeouts.weight_update = Duration(get_integer<std::int64_t>(json, "weight_update_timeout_ns"));
+  for (const auto& [name, timeout] : kCommandTimeouts)
+    s.timeouts.*timeout = Duration(get_integer<std::int64_t>(json, name));
   s.sync.content_digest = get<bool>(json, "content_digest");
   if (const auto layout = optional_of<std::string>(json, "layout")) {
     s.sync.layout = wire::layout_from(*layout);

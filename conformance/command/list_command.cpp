@@ -22,12 +22,33 @@ std::string joined(const std::vector<std::string>& parts) {
   return text;
 }
 
+std::string runs_text(const Scenario& scenario, std::string_view world) {
+  if (world == "sim" || scenario.only_simulated.empty()) return "runs";
+  return "no meaning: " + scenario.only_simulated;
+}
+
+int list_worlds() {
+  std::vector<std::vector<std::string>> rows = {{"scenario"}};
+  for (const char* world : kWorlds) rows.front().push_back(world);
+  for (const Scenario& s : all_scenarios()) {
+    rows.push_back({s.id});
+    for (const char* world : kWorlds) rows.back().push_back(runs_text(s, world));
+  }
+  fmt::print("{}", table(rows));
+  return kExitPassed;
+}
+
 int list_scenarios(bool json) {
   const std::vector<Scenario> scenarios = all_scenarios();
   if (json) {
     auto array = nlohmann::ordered_json::array();
     for (const Scenario& s : scenarios) {
-      array.push_back({{"id", s.id}, {"title", s.title}, {"requirements", s.requirements}});
+      auto runs_in = nlohmann::ordered_json::object();
+      for (const char* world : kWorlds) runs_in[world] = runs_text(s, world);
+      array.push_back({{"id", s.id},
+                       {"title", s.title},
+                       {"requirements", s.requirements},
+                       {"worlds", std::move(runs_in)}});
     }
     fmt::print("{}", dumped(array));
     return kExitPassed;
@@ -96,15 +117,20 @@ int describe(const std::string& id) {
 void add_list_commands(CLI::App& app, Command& command) {
   struct ListFlags {
     bool faults = false;
+    bool worlds = false;
     bool json = false;
     std::string id;
   };
   auto flags = std::make_shared<ListFlags>();
   CLI::App* list = app.add_subcommand("list", "List scenarios, or faults");
-  list->add_flag("--faults", flags->faults, "List the fault catalogue");
-  list->add_flag("--json", flags->json, "JSON on standard output");
+  CLI::Option* faults = list->add_flag("--faults", flags->faults, "List the fault catalogue");
+  CLI::Option* worlds =
+      list->add_flag("--worlds", flags->worlds, "Which scenario runs in which kind of world");
+  faults->excludes(worlds);
+  list->add_flag("--json", flags->json, "JSON on standard output")->excludes(worlds);
   list->callback([flags, &command] {
     command = [flags] {
+      if (flags->worlds) return list_worlds();
       return flags->faults ? list_faults(flags->json) : list_scenarios(flags->json);
     };
   });

@@ -72,7 +72,7 @@ ScenarioResult run_one(WorldRunner& runner, const Scenario& scenario, const Worl
                        OutFolder& folder, std::vector<std::string>& failures) {
   ScenarioResult result;
   result.id = scenario.id;
-  result.reason = scenario.not_applicable(spec);
+  result.reason = not_applicable(scenario, runner.world(), spec);
   if (!result.reason.empty()) {
     result.verdict = "not applicable";
     return result;

@@ -1,5 +1,7 @@
 #include "conformance/process/process_channels.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <vector>
 
@@ -13,8 +15,9 @@ constexpr std::size_t kDrainBytes = 4096;
 
 class TracedChannel final : public ForwardingChannel {
  public:
-  TracedChannel(std::unique_ptr<Channel> inner, ProcessTracer& tracer, std::uint64_t end)
-      : ForwardingChannel(std::move(inner)), tracer_(tracer), end_(end) {}
+  TracedChannel(std::unique_ptr<Channel> inner, ProcessTracer& tracer)
+      : ForwardingChannel(std::move(inner)), tracer_(tracer) {}
+  void set_end(std::uint64_t end) { end_ = end; }
 
   std::size_t read_some(MutableByteView into, Deadline deadline) override {
     return tracer_.run(Op::kChannelRead, end_, 0, 0, [&](sim::Event& event) {
@@ -42,7 +45,7 @@ class TracedChannel final : public ForwardingChannel {
 
  private:
   ProcessTracer& tracer_;
-  std::uint64_t end_;
+  std::uint64_t end_ = 0;
 };
 
 }  // namespace
@@ -52,9 +55,8 @@ class WorldChannel final : public Channel {
  public:
   using Readiness = faults::HasReadiness::Readiness;
 
-  WorldChannel(std::unique_ptr<Channel> system, ProcessTracer& tracer, std::uint64_t end)
-      : system_(system.get()) {
-    auto traced = std::make_unique<TracedChannel>(std::move(system), tracer, end);
+  WorldChannel(std::unique_ptr<Channel> system, ProcessTracer& tracer) : system_(system.get()) {
+    auto traced = std::make_unique<TracedChannel>(std::move(system), tracer);
     traced_ = traced.get();
     top_ = std::move(traced);
   }
@@ -92,6 +94,7 @@ class WorldChannel final : public Channel {
   }
   WorldChannel* other() const { return other_; }
 
+  void set_end(std::uint64_t end) { traced_->set_end(end); }
   Channel& system() { return *system_; }
   std::unique_ptr<Channel> release() { return traced_->release(); }
   Readiness readiness() const {
@@ -112,7 +115,7 @@ class WorldChannel final : public Channel {
 };
 
 std::unique_ptr<WorldChannel> TracedChannels::make(std::unique_ptr<Channel> system) {
-  return std::make_unique<WorldChannel>(std::move(system), tracer_, made_++);
+  return std::make_unique<WorldChannel>(std::move(system), tracer_);
 }
 
 std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> TracedChannels::make_pair() {
@@ -125,15 +128,21 @@ std::pair<std::unique_ptr<Channel>, std::unique_ptr<Channel>> TracedChannels::ma
 
 std::unique_ptr<Channel> TracedChannels::inherited(faults::PeerName peer) {
   auto channel = make(inner_.adopt(kInheritedChannelDescriptor));
+  channel->set_end(2 * static_cast<std::uint64_t>(getpid()) + 1);
   channel->decorate(decorate_, std::move(peer));
   return channel;
 }
 
-std::unique_ptr<Channel> TracedChannels::hand_over(std::unique_ptr<Channel> channel,
-                                                   faults::PeerName peer) {
+WorldChannel* TracedChannels::hand_over(std::unique_ptr<Channel>& channel, faults::PeerName peer) {
   auto& end = static_cast<WorldChannel&>(*channel);
-  if (end.other() != nullptr) end.other()->decorate(decorate_, std::move(peer));
-  return end.release();
+  WorldChannel* const kept = end.other();
+  if (kept != nullptr) kept->decorate(decorate_, std::move(peer));
+  channel = end.release();
+  return kept;
+}
+
+void TracedChannels::name_end(WorldChannel& kept, std::int64_t child_pid) {
+  kept.set_end(2 * static_cast<std::uint64_t>(child_pid));
 }
 
 std::size_t TracedChannels::wait_readable(std::span<Channel* const> channels, Deadline deadline) {
@@ -159,11 +168,12 @@ std::size_t TracedChannels::wait_readable(std::span<Channel* const> channels, De
 }
 
 std::unique_ptr<Process> TracedLauncher::spawn(SpawnRequest request) {
-  if (request.channel)
-    request.channel = channels_.hand_over(std::move(request.channel), peer_of_(request));
+  WorldChannel* kept = nullptr;
+  if (request.channel) kept = channels_.hand_over(request.channel, peer_of_(request));
   return tracer_.run(Op::kProcessSpawn, 0, 0, 0, [&](sim::Event& event) {
     auto child = inner().spawn(std::move(request));
     event.a = static_cast<std::uint64_t>(child->pid());
+    if (kept != nullptr) TracedChannels::name_end(*kept, child->pid());
     return child;
   });
 }

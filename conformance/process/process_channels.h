@@ -36,9 +36,11 @@ class TracedChannels final : public ChannelFactory {
   std::size_t wait_readable(std::span<Channel* const> channels, Deadline deadline) override;
   // The channel that this process was started with.
   std::unique_ptr<Channel> inherited(faults::PeerName peer);
-  // Of a request's channel: gives up this process's hold on it; its other end is from now on the
-  // channel to `peer`.
-  std::unique_ptr<Channel> hand_over(std::unique_ptr<Channel> channel, faults::PeerName peer);
+  // Gives up this process's hold on the end that a request hands over; the end that stays is from
+  // now on the channel to `peer`. Returns it; nullptr if it is gone.
+  WorldChannel* hand_over(std::unique_ptr<Channel>& channel, faults::PeerName peer);
+  // Both ends of a channel to a child are numbered after the child in the record.
+  static void name_end(WorldChannel& kept, std::int64_t child_pid);
 
  private:
   std::unique_ptr<WorldChannel> make(std::unique_ptr<Channel> system);
@@ -46,7 +48,6 @@ class TracedChannels final : public ChannelFactory {
   OsChannelFactory& inner_;
   ProcessTracer& tracer_;
   ChannelDecorator decorate_;
-  std::uint64_t made_ = 0;
 };
 
 class TracedLauncher final : public ForwardingProcessLauncher {

@@ -30,24 +30,6 @@ constexpr const char* kParameters = "notice_ns=4000000000\n";
 // For processes to end once the actors have: the kill routine and a little.
 constexpr std::int64_t kLeaveNs = 12 * kSecond;
 
-// A folder of its own under the system's, gone with its content.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = std::filesystem::temp_directory_path() / "tpsync-world-XXXXXX";
-    if (mkdtemp(pattern.data()) == nullptr)
-      throw_broken(ErrorKind::kIo, pattern, "this folder can't be made");
-    folder.path = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder.path, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  WorldFolder folder;
-};
-
 struct ActorSetting {
   const WorldFolder& folder;
   const WrittenWorld& world;
@@ -140,6 +122,7 @@ int run_actor(const ActorSetting& setting, int rank, std::int64_t parent) {
       }
     };
     ports.heal = [&] { seams.faults().heal(); };
+    ports.die = [] { kill(getpid(), SIGKILL); };
     Actor actor(spec, std::move(ports));
     setting.script(actor);
   }

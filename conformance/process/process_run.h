@@ -14,6 +14,8 @@
 
 namespace tpsync::conformance {
 
+struct WorldFolder;
+
 struct ProcessOptions {
   // The program that serves as runtime and workers (tpsync-test-runtime).
   std::string runtime_program;
@@ -29,9 +31,15 @@ class ProcessRunner final : public WorldRunner {
   // Policies, deviations and pipe capacities are a simulated world's and change nothing here.
   // Throws InvalidInput kUnsupported for phantom worlds.
   Run run(const WorldSpec& spec, const SimOptions& options, const Script& script) override;
+  // Several worlds at once, each in a process of its own below this one.
+  void run_all(const std::vector<WorldJob>& jobs,
+               const std::function<void(std::size_t job, const Run& run)>& done) override;
   const sim::Trace& trace() const override { return trace_; }
 
  private:
+  // Of a world of run_all.
+  Run result_of(const WorldJob& job, const WorldFolder& folder, std::size_t number);
+
   ProcessOptions options_;
   sim::Trace trace_;
   judge::Judge judge_;

@@ -4,6 +4,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -26,6 +27,18 @@ std::uint64_t hash_at(const std::byte* bytes, std::uint64_t count) {
 }
 
 }  // namespace
+
+TemporaryFolder::TemporaryFolder() {
+  std::string pattern = std::filesystem::temp_directory_path() / "tpsync-world-XXXXXX";
+  if (mkdtemp(pattern.data()) == nullptr)
+    throw_broken(ErrorKind::kIo, pattern, "this folder can't be made");
+  folder.path = pattern;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(folder.path, ignored);
+}
 
 void write_world(const WorldFolder& folder, const WrittenWorld& world) {
   nlohmann::ordered_json json;

@@ -27,6 +27,17 @@ struct WorldFolder {
   std::string log(const std::string& who) const { return path / (who + ".log"); }
 };
 
+// A new one under the system's folder for temporary files; gone, with its content, in the end.
+class TemporaryFolder {
+ public:
+  // Throws RuntimeBroken kIo.
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  WorldFolder folder;
+};
+
 // What the harness tells the processes that are executed: the world, its faults, and where its
 // device memory is accounted for.
 struct WrittenWorld {

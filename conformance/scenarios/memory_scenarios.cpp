@@ -202,7 +202,8 @@ std::vector<Scenario> memory_scenarios() {
        "Copies that land as late as they may change nothing",
        {"TPS-DATA-03"},
        needs_equal_worlds,
-       late_copies},
+       late_copies,
+       "host memory is copied at once"},
   };
 }
 

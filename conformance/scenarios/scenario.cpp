@@ -13,8 +13,21 @@ namespace tpsync::conformance {
 
 Run ScenarioContext::run(const std::string& label, const WorldSpec& spec, const SimOptions& options,
                          const Script& script) {
-  label_ = label;
   Run run = runner_.run(spec, options, script);
+  take(label, run, options.judge);
+  return run;
+}
+
+void ScenarioContext::run_all(const std::vector<WorldJob>& jobs,
+                              const std::function<void(std::size_t job)>& after) {
+  runner_.run_all(jobs, [&](std::size_t job, const Run& run) {
+    take(jobs[job].label, run, jobs[job].options.judge);
+    if (after) after(job);
+  });
+}
+
+void ScenarioContext::take(const std::string& label, const Run& run, bool judged) {
+  label_ = label;
   log_ = run.log;
   ++worlds_;
   combined_hash_ = judge::mix(combined_hash_ ^ run.hash.low) + run.hash.high;
@@ -28,7 +41,7 @@ Run ScenarioContext::run(const std::string& label, const WorldSpec& spec, const 
     check(false, "the world did not end by itself: " + run.end.detail);
   }
   for (const std::string& failure : run.log.failed_checks) check(false, failure);
-  if (options.judge) {
+  if (judged) {
     for (const judge::Verdict& verdict : run.judgement.verdicts) {
       if (verdict.status == judge::Status::kViolation ||
           verdict.status == judge::Status::kInconclusive) {
@@ -36,7 +49,6 @@ Run ScenarioContext::run(const std::string& label, const WorldSpec& spec, const 
       }
     }
   }
-  return run;
 }
 
 const std::vector<faults::Operation>& ScenarioContext::operations() {
@@ -96,6 +108,12 @@ void ScenarioContext::expect_failed(const Failure& failure, const std::vector<in
   }
 }
 
+std::string not_applicable(const Scenario& scenario, std::string_view world,
+                           const WorldSpec& spec) {
+  if (world != "sim" && !scenario.only_simulated.empty()) return scenario.only_simulated;
+  return scenario.not_applicable(spec);
+}
+
 std::string needs_ranks(const WorldSpec& spec, int ranks) {
   return spec.actors >= ranks && spec.tp >= ranks ? ""
                                                   : fmt::format("needs at least {} ranks", ranks);
@@ -116,8 +134,8 @@ std::string needs_two_equal_ranks(const WorldSpec& spec) {
 
 std::vector<Scenario> all_scenarios() {
   std::vector<Scenario> all;
-  for (auto make : {publication_scenarios, channel_scenarios, receipt_scenarios, expert_scenarios,
-                    rank_scenarios, memory_scenarios, sequence_scenarios}) {
+  for (auto make : {publication_scenarios, channel_scenarios, process_scenarios, receipt_scenarios,
+                    expert_scenarios, rank_scenarios, memory_scenarios, sequence_scenarios}) {
     for (Scenario& scenario : make()) all.push_back(std::move(scenario));
   }
   return all;

@@ -20,6 +20,7 @@ class ScenarioContext {
   ScenarioContext(WorldRunner& runner, WorldSpec spec) : runner_(runner), spec_(std::move(spec)) {}
 
   const WorldSpec& spec() const { return spec_; }
+  bool simulated() const { return runner_.world() == "sim"; }
   int last_rank() const { return spec_.actors - 1; }
 
   // ---- worlds ----
@@ -30,6 +31,10 @@ class ScenarioContext {
   Run run(const std::string& label, const SimOptions& options, const Script& script) {
     return run(label, spec_, options, script);
   }
+  // Runs many worlds, several at once where the world's kind gains by it. `after` checks each with
+  // its log() and trace().
+  void run_all(const std::vector<WorldJob>& jobs,
+               const std::function<void(std::size_t job)>& after = {});
   const ActorLog& log() const { return log_; }                 // of the last world
   const sim::Trace& trace() const { return runner_.trace(); }  // of the last world
 
@@ -73,6 +78,8 @@ class ScenarioContext {
   const std::optional<KeptWorld>& kept_world() const { return kept_world_; }
 
  private:
+  void take(const std::string& label, const Run& run, bool judged);
+
   WorldRunner& runner_;
   WorldSpec spec_;
   ActorLog log_;
@@ -95,7 +102,14 @@ struct Scenario {
   // Empty: runs with this spec; else why it does not apply.
   std::function<std::string(const WorldSpec&)> not_applicable;
   std::function<void(ScenarioContext&)> body;
+  // Why it has no meaning in worlds that are not simulated; empty: it runs in every world.
+  std::string only_simulated;
 };
+
+// The worlds that scenarios run in.
+inline constexpr const char* kWorlds[] = {"sim", "process"};
+// Empty: `scenario` runs in a world of this kind and spec; else why it does not.
+std::string not_applicable(const Scenario& scenario, std::string_view world, const WorldSpec& spec);
 
 // Conditions for not_applicable.
 std::string needs_ranks(const WorldSpec& spec, int ranks);
@@ -114,6 +128,7 @@ std::optional<Scenario> scenario_named(const std::string& id);
 // One function per file of scenarios.
 std::vector<Scenario> publication_scenarios();
 std::vector<Scenario> channel_scenarios();
+std::vector<Scenario> process_scenarios();
 std::vector<Scenario> receipt_scenarios();
 std::vector<Scenario> expert_scenarios();
 std::vector<Scenario> rank_scenarios();

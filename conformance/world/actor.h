@@ -38,6 +38,8 @@ struct ActorPorts {
   std::function<void(std::int64_t version)> observe;
   // No fault applies any more, on any process.
   std::function<void()> heal;
+  // SIGKILL to this process.
+  std::function<void()> die;
 };
 
 class Actor {
@@ -77,6 +79,8 @@ class Actor {
   Outcome keep(Outcome outcome);
   // An expectation of the script; what fails is said in the world's log.
   void check(bool condition, std::string_view what);
+  // The process is killed, as from outside. May return: its next operation then ends it.
+  void die() { ports_.die(); }
   void mark(std::string_view text) {
     ports_.recorder.record(judge::Record::kScript, 0, 0, 0, text);
   }

@@ -170,6 +170,7 @@ class World {
     }
     ports.observe = [this](std::int64_t version) { roster_.record(recorder_, version); };
     ports.heal = [this] { faults_.heal(); };
+    ports.die = [&process] { process.sim().kill(process); };
     Actor actor(spec_, std::move(ports));
     script_(actor);
     return 0;
@@ -274,6 +275,12 @@ std::string fault_parameters(const SimOptions& options) {
 }
 
 }  // namespace
+
+void WorldRunner::run_all(const std::vector<WorldJob>& jobs,
+                          const std::function<void(std::size_t job, const Run& run)>& done) {
+  for (std::size_t i = 0; i < jobs.size(); ++i)
+    done(i, run(jobs[i].spec, jobs[i].options, jobs[i].script));
+}
 
 SimRunner::SimRunner() = default;
 SimRunner::~SimRunner() = default;

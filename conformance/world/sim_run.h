@@ -61,12 +61,23 @@ struct Run {
   bool passed() const { return end.kind == sim::RunResult::Kind::kFinished && judgement.ok(); }
 };
 
-// Makes worlds of one kind, one after the other.
+struct WorldJob {
+  std::string label;
+  WorldSpec spec;
+  SimOptions options;
+  Script script;
+};
+
+// Makes worlds of one kind.
 class WorldRunner {
  public:
   virtual ~WorldRunner() = default;
   virtual std::string_view world() const = 0;  // "sim", "process"
   virtual Run run(const WorldSpec& spec, const SimOptions& options, const Script& script) = 0;
+  // Runs many worlds that have nothing to do with each other, several at once where they mostly
+  // wait. `done` is called for each, in the order of the jobs; trace() is then its own.
+  virtual void run_all(const std::vector<WorldJob>& jobs,
+                       const std::function<void(std::size_t job, const Run& run)>& done);
   virtual const sim::Trace& trace() const = 0;  // of the last run
 };
 

@@ -1,0 +1,111 @@
+// Many worlds at once: each is run by a process of its own, which hands back the trace; the judge's
+// verdict is made here.
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "conformance/process/process_faults.h"
+#include "conformance/process/process_run.h"
+#include "conformance/process/process_world.h"
+#include "sim/trace_file.h"
+#include "tpsync/base/errors.h"
+
+namespace tpsync::conformance {
+
+namespace {
+
+// Worlds wait most of their time.
+constexpr std::size_t kWorldsAtOnce = 6;
+
+std::string trace_file(const WorldFolder& folder, std::size_t job) {
+  return folder.path / fmt::format("{}.trace", job);
+}
+std::string end_file(const WorldFolder& folder, std::size_t job) {
+  return folder.path / fmt::format("{}.end", job);
+}
+
+void run_job(ProcessOptions options, const WorldJob& job, const WorldFolder& folder,
+             std::size_t number) {
+  ProcessRunner runner(std::move(options));
+  SimOptions unjudged = job.options;
+  unjudged.judge = false;
+  const Run run = runner.run(job.spec, unjudged, job.script);
+  std::ofstream(trace_file(folder, number)) << sim::write_trace(runner.trace());
+  const nlohmann::json end = {{"kind", static_cast<int>(run.end.kind)},
+                              {"detail", run.end.detail},
+                              {"faults_applied", run.faults_applied}};
+  std::ofstream(end_file(folder, number)) << end.dump();
+}
+
+pid_t fork_job(const ProcessOptions& options, const WorldJob& job, const WorldFolder& folder,
+               std::size_t number) {
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid != 0) return pid;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  int status = 70;
+  try {
+    if (getppid() == parent) {
+      run_job(options, job, folder, number);
+      status = 0;
+    }
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}: {}\n", job.label, to_text(record_of(error)));
+  }
+  fflush(nullptr);
+  _exit(status);
+}
+
+}  // namespace
+
+Run ProcessRunner::result_of(const WorldJob& job, const WorldFolder& folder, std::size_t number) {
+  Run run;
+  trace_.clear();
+  std::ifstream end(end_file(folder, number));
+  std::ifstream file(trace_file(folder, number));
+  if (!end || !file) {
+    run.end = {sim::RunResult::Kind::kHarnessError, "this world's harness failed", 0};
+    return run;
+  }
+  const auto json = nlohmann::json::parse(end);
+  run.end.kind = static_cast<sim::RunResult::Kind>(json.at("kind").get<int>());
+  run.end.detail = json.at("detail").get<std::string>();
+  run.faults_applied = json.at("faults_applied").get<std::uint64_t>();
+  sim::read_trace(std::string(std::istreambuf_iterator<char>(file), {}), trace_);
+  run.hash = sim::hash_of(trace_);
+  run.log = read_actor_log(trace_, job.spec.actors);
+  if (job.options.judge) run.judgement = judge_.judge(trace_);
+  return run;
+}
+
+void ProcessRunner::run_all(const std::vector<WorldJob>& jobs,
+                            const std::function<void(std::size_t job, const Run& run)>& done) {
+  for (const WorldJob& job : jobs) check_plan(job.options.plan);
+  const TemporaryFolder temporary;
+  std::map<std::size_t, pid_t> running;
+  std::size_t started = 0;
+  for (std::size_t next = 0; next < jobs.size();) {
+    while (started < jobs.size() && running.size() < kWorldsAtOnce) {
+      running[started] = fork_job(options_, jobs[started], temporary.folder, started);
+      ++started;
+    }
+    std::erase_if(running, [](const auto& entry) {
+      return waitpid(entry.second, nullptr, WNOHANG) == entry.second;
+    });
+    while (next < started && !running.contains(next)) {
+      done(next, result_of(jobs[next], temporary.folder, next));
+      ++next;
+    }
+    poll(nullptr, 0, 2);
+  }
+}
+
+}  // namespace tpsync::conformance

@@ -146,25 +146,23 @@ void check_node(std::span<const WorkerLocation> workers, const std::vector<std::
   }
 }
 
-std::string device_of(const WorkerLocation& worker, std::int64_t rank) {
-  const std::string_view token = trimmed(worker.visible_devices);
-  if (token.empty()) {
-    refuse(ErrorKind::kInvalidConfig, "device",
-           "CUDA_VISIBLE_DEVICES names none; give the worker one device", rank);
-  }
-  if (token.find(',') != std::string_view::npos) {
-    refuse(ErrorKind::kUnsupported, "device",
-           fmt::format("CUDA_VISIBLE_DEVICES is {}; give each worker exactly one device", token),
-           rank);
-  }
-  return std::string(token);
-}
-
 std::vector<std::string> devices_of(std::span<const WorkerLocation> workers,
                                     const std::vector<std::int64_t>& group) {
   std::vector<std::string> devices;
   for (const std::int64_t rank : group) {
-    devices.push_back(device_of(workers[static_cast<std::size_t>(rank)], rank));
+    devices.emplace_back(trimmed(workers[static_cast<std::size_t>(rank)].visible_devices));
+    if (devices.back().empty()) {
+      refuse(ErrorKind::kInvalidConfig, "device",
+             "CUDA_VISIBLE_DEVICES names none; give the worker one device", rank);
+    }
+  }
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    if (devices[i].find(',') != std::string::npos) {
+      refuse(ErrorKind::kUnsupported, "device",
+             fmt::format("CUDA_VISIBLE_DEVICES is {}; give each worker exactly one device",
+                         devices[i]),
+             group[i]);
+    }
   }
   for (std::size_t i = 0; i < devices.size(); ++i) {
     const auto first = std::find(devices.begin(), devices.end(), devices[i]) - devices.begin();

@@ -192,24 +192,25 @@ TEST(MapDevices, OneDeviceInTwoGroupsPassesAsItMayBeAnothersIndex) {
 }
 
 struct Map {
-  std::vector<RankLayout> layout = plan_layout({{.tp = 2}, 1}, 6);
+  std::vector<RankLayout> layout = plan_layout({{.tp = 3}, 1}, 6);
   std::vector<WorkerLocation> workers = one_node(6);
 };
 
 TEST(MapDevices, RefusesInTheDocumentedOrder) {
   using Edit = std::function<void(Map&)>;
-  // Faults of the second group, ranks 2 and 3. Each but the first leaves room for the earlier ones.
+  // Later edits are made before earlier ones, so that each check is seen to come before the next.
+  // All are faults of the second group, ranks 3 to 5.
   const std::vector<std::pair<Refusal, Edit>> in_order = {
       {{ErrorKind::kMismatch, "placement.workers"}, [](auto& m) { m.workers.pop_back(); }},
-      {{ErrorKind::kMismatch, "placement.tp_rank", 3}, [](auto& m) { m.layout[3].tp_rank = 0; }},
-      {{ErrorKind::kInvalidConfig, "placement.node", 3}, [](auto& m) { m.workers[3].node = ""; }},
-      {{ErrorKind::kUnsupported, "placement.node", 3}, [](auto& m) { m.workers[3].node = "b"; }},
-      {{ErrorKind::kInvalidConfig, "placement.device", 2},
-       [](auto& m) { m.workers[2].visible_devices = " \t"; }},
-      {{ErrorKind::kUnsupported, "placement.device", 2},
-       [](auto& m) { m.workers[2].visible_devices = "2,3"; }},
-      {{ErrorKind::kMismatch, "placement.devices", 3},
-       [](auto& m) { m.workers[2].visible_devices = m.workers[3].visible_devices; }},
+      {{ErrorKind::kMismatch, "placement.tp_rank", 5}, [](auto& m) { m.layout[5].tp_rank = 1; }},
+      {{ErrorKind::kInvalidConfig, "placement.node", 5}, [](auto& m) { m.workers[5].node = ""; }},
+      {{ErrorKind::kUnsupported, "placement.node", 4}, [](auto& m) { m.workers[4].node = "b"; }},
+      {{ErrorKind::kInvalidConfig, "placement.device", 5},
+       [](auto& m) { m.workers[5].visible_devices = " \t"; }},
+      {{ErrorKind::kUnsupported, "placement.device", 5},
+       [](auto& m) { m.workers[5].visible_devices = "5,6"; }},
+      {{ErrorKind::kMismatch, "placement.devices", 4},
+       [](auto& m) { m.workers[4].visible_devices = m.workers[3].visible_devices; }},
   };
   for (std::size_t first = 0; first < in_order.size(); ++first) {
     Map map;
@@ -221,7 +222,7 @@ TEST(MapDevices, RefusesInTheDocumentedOrder) {
 TEST(MapDevices, AnEarlierGroupsLastFaultComesBeforeALaterGroupsFirst) {
   Map map;
   map.workers[1].visible_devices = "0";
-  map.layout[2].tp_rank = 1;
+  map.layout[3].tp_rank = 1;
   EXPECT_EQ(refusal_of([&] { map_devices(map.layout, map.workers); }),
             (Refusal{ErrorKind::kMismatch, "placement.devices", 1}));
 }
@@ -238,6 +239,14 @@ TEST(MapDevices, IncompleteOversizedAndMixedGroupsAreRefused) {
   layout = {RankLayout{.tp_rank = 0, .tp_size = 2}, RankLayout{.tp_rank = 1, .tp_size = 3}};
   EXPECT_EQ(refusal_of([&] { map_devices(layout, one_node(2)); }),
             (Refusal{ErrorKind::kMismatch, "placement.tp_rank", 1}));
+}
+
+TEST(MapDevices, AWorkerThatSeesNoDeviceComesBeforeAnEarlierOneThatSeesSeveral) {
+  Map map;
+  map.workers[3].visible_devices = "3,4";
+  map.workers[5].visible_devices = "";
+  EXPECT_EQ(refusal_of([&] { map_devices(map.layout, map.workers); }),
+            (Refusal{ErrorKind::kInvalidConfig, "placement.device", 5}));
 }
 
 TEST(MapDevices, ACommaIsMoreThanOneDeviceEvenIfNothingFollows) {

@@ -99,6 +99,10 @@ class FaultHost final : public ForwardingHost {
     faults_.pass("host.query");
     return ForwardingHost::environment(name);
   }
+  Environment environment() override {
+    faults_.pass("host.query");
+    return ForwardingHost::environment();
+  }
 
  private:
   ProcessFaults& faults_;

@@ -53,6 +53,7 @@ class MockHost : public Host {
   MOCK_METHOD(std::string, boot_id, (), (override));
   MOCK_METHOD(std::int64_t, pid, (), (override));
   MOCK_METHOD(std::optional<std::string>, environment, (std::string_view), (override));
+  MOCK_METHOD(Environment, environment, (), (override));
 };
 class MockRandom : public Random {
  public:
@@ -217,6 +218,11 @@ Calls all_calls() {
        [](Victim& v) {
          NiceMock<MockHost> inner;
          v.faults->host(inner)->environment("HOME");
+       }},
+      {"host.query",
+       [](Victim& v) {
+         NiceMock<MockHost> inner;
+         v.faults->host(inner)->environment();
        }},
       {"random.fill",
        [](Victim& v) {

@@ -248,6 +248,13 @@ std::optional<std::string> SimHost::environment(std::string_view name) {
   return std::nullopt;
 }
 
+Environment SimHost::environment() {
+  const HarnessAccess harness;
+  const std::size_t op = process_.begin(Op::kHostQuery, 4);
+  process_.finish(op);
+  return by_name(*variables_);
+}
+
 void SimRandom::fill(MutableByteView into) {
   const HarnessAccess harness;
   const std::size_t op = process_.begin(Op::kRandomFill, 0, into.size());

@@ -47,12 +47,14 @@ class SimHost final : public Host {
   std::string host_name() override;
   std::string boot_id() override;
   std::int64_t pid() override { return process_.pid(); }
+  // What the process was spawned with; empty for a process that the world started.
   std::optional<std::string> environment(std::string_view name) override;
+  Environment environment() override;
 
  private:
   friend class SeamBundle;
   SimProcess& process_;
-  const std::vector<std::pair<std::string, std::string>>* variables_ = nullptr;
+  const Environment* variables_ = nullptr;
 };
 
 class SimRandom final : public Random {

@@ -212,7 +212,7 @@ class SimProcess {
   std::size_t device_index_ = 0;
   std::uint64_t key_ = 0;
   std::vector<std::string> arguments_;
-  std::vector<std::pair<std::string, std::string>> environment_;
+  Environment environment_;
   State state_ = State::kRunning;
   bool dead_ = false;
   bool pending_terminate_ = false;

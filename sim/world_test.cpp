@@ -198,6 +198,35 @@ std::unique_ptr<Process> spawn(SimProcess& process, std::string program,
   return process.world().processes.spawn(std::move(request));
 }
 
+TEST(Hosts, AChildListsByNameWhatItWasSpawnedWithAndAStartedProcessHasNothing) {
+  Pools pools;
+  SimWorld world(config_of(1), pools);
+  Environment of_parent{{"SET", "wrongly"}};
+  Environment of_child;
+  std::optional<std::string> twice;
+  Program program;
+  program.role = "lister";
+  program.body = [&](SimProcess& process) {
+    of_child = process.world().host.environment();
+    twice = process.world().host.environment("TWICE");
+    return 0;
+  };
+  world.register_program("lister", std::move(program));
+  world.start_process("actor", 0, 0, [&](SimProcess& process) {
+    of_parent = process.world().host.environment();
+    SpawnRequest request;
+    request.program = "lister";
+    request.environment = {{"TWICE", "first"}, {"B", "2"}, {"TWICE", "again"}, {"A", ""}};
+    const auto child = process.world().processes.spawn(std::move(request));
+    child->wait(Deadline::after(process.world().clock, seconds(1)));
+    return 0;
+  });
+  world.run();
+  EXPECT_EQ(of_parent, Environment{});
+  EXPECT_EQ(of_child, (Environment{{"A", ""}, {"B", "2"}, {"TWICE", "first"}}));
+  EXPECT_EQ(twice, "first");
+}
+
 TEST(Channels, DeliverWhatWasAcceptedBeforeTheEndOfFileOfADeadProcess) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     for (const std::uint64_t capacity :

@@ -124,6 +124,7 @@ class ForwardingHost : public Host {
   std::optional<std::string> environment(std::string_view name) override {
     return inner_.environment(name);
   }
+  Environment environment() override { return inner_.environment(); }
   Host& inner() noexcept { return inner_; }
 
  private:

@@ -74,6 +74,7 @@ TEST(Forwarding, EverySeamOfAWorldCanBeWrapped) {
   EXPECT_EQ(world.host.host_name(), inner.host.host_name());
   EXPECT_EQ(world.host.boot_id(), inner.host.boot_id());
   EXPECT_EQ(world.host.environment("PATH"), inner.host.environment("PATH"));
+  EXPECT_EQ(world.host.environment(), inner.host.environment());
   EXPECT_TRUE(world.log.wants(LogLevel::kError));
   EXPECT_FALSE(world.log.wants(LogLevel::kWarning));
   ByteBuffer bytes(32);

@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <utility>
 
 #include "tpsync/base/os_detail.h"
 
@@ -38,6 +39,18 @@ std::optional<std::string> OsHost::environment(std::string_view name) {
   const char* value = std::getenv(std::string(name).c_str());
   if (value == nullptr) return std::nullopt;
   return value;
+}
+
+Environment OsHost::environment() {
+  Environment variables;
+  // Null after clearenv().
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::size_t name_end = text.find('=');
+    if (name_end == std::string_view::npos || name_end == 0) continue;
+    variables.emplace_back(text.substr(0, name_end), text.substr(name_end + 1));
+  }
+  return by_name(std::move(variables));
 }
 
 void OsRandom::fill(MutableByteView into) {

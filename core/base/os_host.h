@@ -13,6 +13,7 @@ class OsHost final : public Host {
   std::string boot_id() override;
   std::int64_t pid() override;
   std::optional<std::string> environment(std::string_view name) override;
+  Environment environment() override;
 };
 
 // Blocks only early in boot, until the system's pool is ready.

@@ -6,6 +6,9 @@
 
 #include <array>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace tpsync {
 namespace {
@@ -24,6 +27,48 @@ TEST(OsHost, TellsAnEmptyVariableFromAMissingOne) {
   EXPECT_EQ(host.environment("TPSYNC_TEST_VARIABLE"), "");
   ASSERT_EQ(unsetenv("TPSYNC_TEST_VARIABLE"), 0);
   EXPECT_EQ(host.environment("TPSYNC_TEST_VARIABLE"), std::nullopt);
+}
+
+// Puts an array of entries in the place of the environment, which may then hold what setenv
+// refuses.
+class EnvironReplaced {
+ public:
+  explicit EnvironReplaced(std::vector<std::string> entries) : entries_(std::move(entries)) {
+    for (std::string& entry : entries_) array_.push_back(entry.data());
+    array_.push_back(nullptr);
+    environ = array_.data();
+  }
+  ~EnvironReplaced() { environ = before_; }
+  EnvironReplaced(const EnvironReplaced&) = delete;
+  EnvironReplaced& operator=(const EnvironReplaced&) = delete;
+
+ private:
+  char** before_ = environ;
+  std::vector<std::string> entries_;
+  std::vector<char*> array_;
+};
+
+TEST(OsHost, ListsAllVariablesByNameAndLeavesOutWhatIsNone) {
+  OsHost host;
+  const EnvironReplaced replaced({"B=2", "NO_VALUE", "A=x=y", "=C:=nameless", "", "A_EMPTY="});
+  EXPECT_EQ(host.environment(), (Environment{{"A", "x=y"}, {"A_EMPTY", ""}, {"B", "2"}}));
+}
+
+TEST(OsHost, OfAVariableThatIsThereTwiceTheListHasTheOneThatTheQueryGives) {
+  OsHost host;
+  const EnvironReplaced replaced({"TWICE=second by order of letters", "ONCE=1", "TWICE=a"});
+  EXPECT_EQ(host.environment("TWICE"), "second by order of letters");
+  EXPECT_EQ(host.environment(),
+            (Environment{{"ONCE", "1"}, {"TWICE", "second by order of letters"}}));
+}
+
+TEST(OsHost, AClearedEnvironmentIsAnEmptyList) {
+  OsHost host;
+  char** const before = environ;
+  environ = nullptr;
+  const Environment listed = host.environment();
+  environ = before;
+  EXPECT_EQ(listed, Environment{});
 }
 
 TEST(OsRandom, FillsEveryByteAndNeverRepeats) {

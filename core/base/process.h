@@ -14,6 +14,7 @@
 
 #include "tpsync/base/channel.h"
 #include "tpsync/base/clock.h"
+#include "tpsync/base/host.h"
 
 namespace tpsync {
 
@@ -28,9 +29,8 @@ struct ExitStatus {
 struct SpawnRequest {
   std::string program;                 // path in production
   std::vector<std::string> arguments;  // without the program's name
-  std::vector<std::pair<std::string, std::string>>
-      environment;                   // complete: nothing else is inherited
-  std::unique_ptr<Channel> channel;  // the child's end; from the launcher's ChannelFactory
+  Environment environment;             // complete: nothing else is inherited
+  std::unique_ptr<Channel> channel;    // the child's end; from the launcher's ChannelFactory
   // false: a member of this process's group and session, as a runtime's workers are
   bool own_group = true;
   std::string log_path;  // stdout and stderr; empty inherits

@@ -234,6 +234,7 @@ class FakeHost final : public Host {
   std::string boot_id() override { return "boot"; }
   std::int64_t pid() override { return 7; }
   std::optional<std::string> environment(std::string_view) override { return std::nullopt; }
+  Environment environment() override { return {}; }
 };
 
 class CountingRandom final : public Random {

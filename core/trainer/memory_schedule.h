@@ -24,8 +24,8 @@
 // - [sleep]: the rollout is put to sleep. [onload]: likewise, and then the train state is loaded,
 //   but only if the sleep succeeded: both do not fit. [leave]: nothing is called, since the rollout
 //   may hold memory that it cannot be made to give back.
-// - A failure of the preserve call or of the work is followed by sleep, and by onload if that
-// worked.
+// - A failure of the preserve call or of the work is followed by sleep, and then, if anything was
+//   offloaded and the sleep succeeded, by onload.
 // - The first error is the one that is thrown; what fails while it is handled is logged.
 // - Preserve rule: a streaming sync lets later sleeps discard the rollout's weights, so if the next
 //   phase does not publish, preserve_weights_for_next_sleep is called just before the work.

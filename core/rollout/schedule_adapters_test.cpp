@@ -13,8 +13,10 @@
 #include "core/model/testing/models.h"
 #include "core/rollout/testing/scripted_runtime.h"
 #include "core/sync/testing/thread_group.h"
+#include "core/trainer/testing/recording_trainer.h"
 #include "core/transfer/testing/recording_gates.h"
 #include "tpsync/device/host_device.h"
+#include "tpsync/sync/consensus.h"
 
 namespace tpsync::rollout {
 namespace {
@@ -189,6 +191,70 @@ TEST_F(ScheduleAdaptersTest, RanksWithoutARuntimeGenerateNothing) {
   rollout.wake_up({});
   EXPECT_FALSE(rollout.generate({}).has_value());
   EXPECT_THAT(sent(), ElementsAre());
+}
+
+// ---- ranks over a real consensus
+
+// What each of two ranks does in its first phase that publishes, in which `failing` fails on rank 0
+// alone; and what it throws.
+struct RankOutcome {
+  trainer::fakes::Calls calls;
+  ErrorRecord error;
+  trainer::ScheduleState state = trainer::ScheduleState::kReady;
+  bool offloaded = false;
+};
+
+std::vector<RankOutcome> two_ranks_with(const std::string& failing) {
+  std::vector<RankOutcome> outcomes(2);
+  const auto thrown =
+      sync::fakes::run_ranks(2, [&](std::unique_ptr<sync::fakes::ThreadGroup> group) {
+        FakeWorld world;
+        sync::Consensus consensus(*group, world.clock, world.log, std::chrono::seconds(30));
+        trainer::fakes::Script script;
+        trainer::fakes::FakeBackend backend(script);
+        const trainer::Builders builders{
+            [&] {
+              return std::make_unique<trainer::fakes::FakeRollout>(
+                  script, trainer::RolloutAbilities{.tagged_wake = true, .preserve = true});
+            },
+            [&](trainer::Rollout&) {
+              return std::make_unique<trainer::fakes::FakeSync>(script, true);
+            }};
+        trainer::MemorySchedule schedule(world.log, backend, builders,
+                                         {.plan = {.rollouts = 1, .resumed_from = 0}}, &consensus);
+        script.take();
+        if (group->rank() == 0) script.failing = {{failing, "first"}};
+        RankOutcome& outcome = outcomes[static_cast<std::size_t>(group->rank())];
+        outcome.error = failure_of([&] { schedule.run_phase(trainer::fakes::generate_once); });
+        outcome.calls = script.take();
+        outcome.state = schedule.state();
+        outcome.offloaded = schedule.train_state_offloaded();
+      });
+  for (const auto& error : thrown) EXPECT_FALSE(error.has_value());
+  return outcomes;
+}
+
+TEST(ScheduledRanks, ARuntimeThatDoesNotWakeKeepsAllRanksOutOfThePublication) {
+  for (const RankOutcome& outcome : two_ranks_with("wake weights")) {
+    EXPECT_THAT(outcome.calls, ElementsAre("offload gradients optimizer", "wake weights"));
+    EXPECT_EQ(outcome.error.kind, ErrorKind::kDevice);
+    EXPECT_EQ(outcome.error.phase, "memory-wake-weights");
+    EXPECT_EQ(outcome.error.rank, 0);
+    EXPECT_EQ(outcome.error.subject, "first");
+    EXPECT_EQ(outcome.state, trainer::ScheduleState::kStopped);
+    EXPECT_TRUE(outcome.offloaded);
+  }
+}
+
+TEST(ScheduledRanks, AGenerationThatFailsOnOneRankLeavesTheSameMemoryOnAll) {
+  for (const RankOutcome& outcome : two_ranks_with("generate")) {
+    EXPECT_THAT(outcome.calls, ElementsAre("offload gradients optimizer", "wake weights", "sync",
+                                           "offload model", "wake", "generate", "sleep", "onload"));
+    EXPECT_EQ(outcome.error.phase, "memory-work");
+    EXPECT_EQ(outcome.error.rank, 0);
+    EXPECT_EQ(outcome.state, trainer::ScheduleState::kReady);
+    EXPECT_FALSE(outcome.offloaded);
+  }
 }
 
 }  // namespace

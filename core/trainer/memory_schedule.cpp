@@ -237,6 +237,7 @@ void MemorySchedule::agreed(std::string_view name, Call&& call) {
   std::optional<ErrorRecord> error;
   if (gates_ != nullptr) {
     gates_->enter(name, 0);
+    gates_->begin_wait();  // a rank whose step times out still meets the others, who are in theirs
     attempt(error, call);
     gates_->agree(error);
     return;

@@ -139,7 +139,9 @@ struct ScheduleOptions {
 };
 
 enum class ScheduleState : std::uint8_t {
-  kReady,    // between phases: train state on the device, rollout asleep (see the constructor)
+  // Between phases: rollout asleep and train state on the device, unless the rollout was not used
+  // yet and there is no sync, or the last failure was that of an optimizer's offload.
+  kReady,
   kInPhase,  // run_phase has not returned
   kStopped,  // shut down, or a failure left memory as it was: refuses further phases
 };
@@ -160,7 +162,8 @@ class MemorySchedule {
   // of them). Each step but sync, which agrees by itself, then ends with an agreement, so that no
   // rank enters a publication that another one cannot reach. All ranks then run the same phases in
   // the same order, and their work ends within one control timeout: where rank 0 alone generates
-  // for longer, the others' work waits for its rows.
+  // for longer, the others' work waits for its rows. Ranks whose syncs answer differently stand at
+  // different gates, which is a PeerViolation.
   //
   // Throws InvalidInput before anything is called: what check_plan throws; kInvalidConfig, subject
   // rollout_anchor_device, for device 0 with a sync; kUnsupported for another device with one. Once

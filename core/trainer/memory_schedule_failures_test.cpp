@@ -303,16 +303,23 @@ TEST_F(MemoryScheduleTest, AFailureThatNoSleepDiscardedWeightsInChangesNoSync) {
 class PeerGates final : public transfer::Gates {
  public:
   explicit PeerGates(Script& script) : script_(script) {}
-  void enter(std::string_view phase, std::int64_t) override { phase_ = phase; }
+  void enter(std::string_view phase, std::int64_t) override {
+    phase_ = phase;
+    waits_ = false;
+  }
   void agree(const std::optional<ErrorRecord>& local) override {
     script_.calls.push_back("agree " + phase_);
+    EXPECT_TRUE(waits_) << "a rank whose step timed out would leave its peers behind";
     if (local) throw_record(*local);
     if (phase_ == peer_fails_at) {
       throw RuntimeBroken({.kind = ErrorKind::kRemote, .phase = phase_, .rank = 1});
     }
   }
   std::vector<ByteBuffer> exchange(ByteView, std::optional<ErrorRecord>&) override { return {}; }
-  Deadline begin_wait() override { return Deadline::never(); }
+  Deadline begin_wait() override {
+    waits_ = true;
+    return Deadline::never();
+  }
   collective::ControlGroup& group() override { return group_; }
 
   std::string peer_fails_at;
@@ -320,6 +327,7 @@ class PeerGates final : public transfer::Gates {
  private:
   Script& script_;
   std::string phase_;
+  bool waits_ = false;
   transfer::fakes::GroupOfOne group_;
 };
 

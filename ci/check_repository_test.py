@@ -89,6 +89,7 @@ INNOCENT = {
                      "// In words: catch (...), rand(), std::mutex, TODOs.\n"
                      'constexpr auto kText = "std::mutex fork() catch (...)";\n',
     "core/base/c.h": HEAD + "void f(Device& d) { d.sleep(1); d.kill(2); clock.sleep_until(t); }\n",
+    "core/base/testing/b.h": HEAD + "struct B final : A { void sleep() override; };\n",
     "core/runtime/native_engine.h": HEAD + "#include <torch/torch.h>\n",
     "core/collective/b.h": HEAD + '#include "tpsync/device/b.h"\n#include <nccl.h>\n',
     "core/device/b.h": HEAD + "#include <cuda_runtime.h>\n",

@@ -9,6 +9,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
 
 #include "conformance/process/event_stream.h"
@@ -207,14 +210,28 @@ class ActorWait {
   std::vector<Actor> states_;
 };
 
-std::vector<std::int64_t> wait_for_leaving(EventCollector& collector) {
-  const std::int64_t deadline = monotonic_ns() + kLeaveNs;
-  std::vector<std::int64_t> living = collector.living();
-  while (!living.empty() && monotonic_ns() < deadline) {
-    poll(nullptr, 0, 2);
-    living = collector.living();
+// Of the actors' children, as the system's process table shows them: their command lines name the
+// world's folder, whether or not they ever reported to the harness.
+std::vector<pid_t> living_children(const WorldFolder& folder) {
+  std::vector<pid_t> found;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream file(entry.path() / "cmdline");
+    const std::string line(std::istreambuf_iterator<char>(file), {});
+    if (line.find(folder.path.string()) != std::string::npos) found.push_back(std::stoi(name));
   }
-  return living;
+  return found;
+}
+
+std::vector<pid_t> wait_for_leaving(EventCollector& collector, const WorldFolder& folder) {
+  const std::int64_t deadline = monotonic_ns() + kLeaveNs;
+  for (;;) {
+    const std::vector<pid_t> living = living_children(folder);
+    if ((living.empty() && collector.living().empty()) || monotonic_ns() > deadline) return living;
+    poll(nullptr, 0, 5);
+  }
 }
 
 void add_counter(sim::Trace& trace, std::string_view name, std::uint64_t value) {
@@ -276,8 +293,8 @@ Run ProcessRunner::run(const WorldSpec& spec, const SimOptions& options, const S
   ActorWait wait(actors, collector);
   const bool in_time =
       wait.run(monotonic_ns() + longest_run(spec), spec.sync.control_timeout.count() + kLeaveNs);
-  const std::vector<std::int64_t> left = wait_for_leaving(collector);
-  for (const std::int64_t pid : left) kill(static_cast<pid_t>(pid), SIGKILL);
+  const std::vector<pid_t> left = wait_for_leaving(collector, folder);
+  for (const pid_t pid : left) kill(pid, SIGKILL);
 
   collector.merge_into(trace_);
   trace_.seed = spec.seed;

@@ -29,7 +29,7 @@ namespace {
 constexpr std::uint64_t kAmpleDevice = 1ULL << 40;
 constexpr std::int64_t kSecond = 1'000'000'000;
 // An end is known at once, but a loaded machine takes its time to say so.
-constexpr const char* kParameters = "notice_ns=4000000000\n";
+constexpr const char* kParameters = "notice_ns=8000000000\n";
 // For processes to end once the actors have: the kill routine and a little.
 constexpr std::int64_t kLeaveNs = 12 * kSecond;
 

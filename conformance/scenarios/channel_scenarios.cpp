@@ -18,13 +18,18 @@ std::string runtime_phase(const Wait& wait) {
 }
 
 void parent_loses_runtime(ScenarioContext& context, const std::string& fault, ErrorKind kind) {
+  std::vector<WorldJob> jobs;
+  std::vector<std::string> phases;
   for (const Wait& wait : runtime_waits(context.spec())) {
-    const std::string phase = phase_text(wait.phase, wait.chunk);
-    context.run(fmt::format("{} in {}", fault, phase),
-                with_fault(fault, {.phase = wait.phase, .chunk = wait.chunk, .op = "channel.read"}),
-                publish_and_recover());
-    context.expect_failed({.kind = kind, .phase = phase, .rank = 0});
+    phases.push_back(phase_text(wait.phase, wait.chunk));
+    jobs.push_back(
+        {fmt::format("{} in {}", fault, phases.back()), context.spec(),
+         with_fault(fault, {.phase = wait.phase, .chunk = wait.chunk, .op = "channel.read"}),
+         publish_and_recover()});
   }
+  context.run_all(jobs, [&](std::size_t job) {
+    context.expect_failed({.kind = kind, .phase = phases[job], .rank = 0});
+  });
 }
 
 void end_of_file(ScenarioContext& context) {

@@ -30,8 +30,8 @@ WorldSpec small_world(model::ModelConfig config, int tp) {
 }
 
 void set_real_timeouts(WorldSpec& spec) {
-  const Duration each = std::chrono::seconds(5);
-  spec.timeouts = {.startup = 6 * each,
+  const Duration each = std::chrono::seconds(10);
+  spec.timeouts = {.startup = 12 * each,
                    .generate = each,
                    .weight_update = each,
                    .health = each,

@@ -63,7 +63,7 @@ bool matches_any(const std::array<std::string_view, N>& patterns, std::string_vi
                      [name](std::string_view pattern) { return matches(pattern, name); });
 }
 
-[[noreturn]] void refuse(std::string_view what, std::string_view detail) {
+[[noreturn]] void refuse_variable(std::string_view what, std::string_view detail) {
   throw_invalid(ErrorKind::kInvalidConfig, fmt::format("environment.{}", what), detail);
 }
 
@@ -73,14 +73,17 @@ void check_variables(std::string_view what, const Environment& variables) {
   std::set<std::string_view> seen;
   for (std::size_t i = 0; i < variables.size(); ++i) {
     const auto& [name, value] = variables[i];
-    if (name.empty()) refuse(what, fmt::format("the name of variable {} is empty", i));
-    if (has_nul(name)) refuse(what, fmt::format("the name of variable {} holds a NUL byte", i));
+    if (name.empty()) refuse_variable(what, fmt::format("the name of variable {} is empty", i));
+    if (has_nul(name))
+      refuse_variable(what, fmt::format("the name of variable {} holds a NUL byte", i));
     if (name.find('=') != std::string::npos) {
-      refuse(what, fmt::format("the name {} holds a '='; give name and value apart", name));
+      refuse_variable(what,
+                      fmt::format("the name {} holds a '='; give name and value apart", name));
     }
-    if (has_nul(value)) refuse(what, fmt::format("the value of {} holds a NUL byte", name));
+    if (has_nul(value))
+      refuse_variable(what, fmt::format("the value of {} holds a NUL byte", name));
     if (!seen.insert(name).second) {
-      refuse(what, fmt::format("{} is there twice; leave the one that is meant", name));
+      refuse_variable(what, fmt::format("{} is there twice; leave the one that is meant", name));
     }
   }
 }
@@ -88,29 +91,34 @@ void check_variables(std::string_view what, const Environment& variables) {
 void check_extras(const RuntimeEnvironment& own) {
   check_variables("extras", own.extras);
   for (const auto& [name, value] : own.extras) {
-    if (name == kDevices) refuse(name, "is made of the runtime's devices; place them instead");
+    if (name == kDevices)
+      refuse_variable(name, "is made of the runtime's devices; place them instead");
     if (contradicts_runtime(name)) {
-      refuse(name, "belongs to the trainer's world, a runtime makes its own; remove it");
+      refuse_variable(name, "belongs to the trainer's world, a runtime makes its own; remove it");
     }
     if (own.runtime == RuntimeKind::kVllm && name == kVllmSerialization && value != "1") {
-      refuse(name, "must be 1 with vLLM, because weight updates carry pickled handles; remove it");
+      refuse_variable(
+          name, "must be 1 with vLLM, because weight updates carry pickled handles; remove it");
     }
   }
 }
 
 std::string joined(std::span<const std::string> devices) {
-  if (devices.empty()) refuse(kDevices, "no device is given; a runtime needs one per worker");
+  if (devices.empty())
+    refuse_variable(kDevices, "no device is given; a runtime needs one per worker");
   std::set<std::string_view> seen;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     constexpr std::string_view kForbidden(", \t\r\n\v\f\0", 8);
     if (devices[i].empty() || devices[i].find_first_of(kForbidden) != std::string::npos) {
-      refuse(kDevices, fmt::format("device {} is empty, or holds a comma, a blank or a NUL byte; "
-                                   "give one index or UUID per worker",
-                                   i));
+      refuse_variable(kDevices,
+                      fmt::format("device {} is empty, or holds a comma, a blank or a NUL byte; "
+                                  "give one index or UUID per worker",
+                                  i));
     }
     if (!seen.insert(devices[i]).second) {
-      refuse(kDevices,
-             fmt::format("device {} is given twice; each worker needs one of its own", devices[i]));
+      refuse_variable(
+          kDevices,
+          fmt::format("device {} is given twice; each worker needs one of its own", devices[i]));
     }
   }
   return fmt::format("{}", fmt::join(devices.begin(), devices.end(), ","));

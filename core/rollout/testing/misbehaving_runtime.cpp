@@ -163,10 +163,7 @@ class Runtime {
   // True if there is nothing to answer any more.
   bool misbehave_instead() {
     if (way_ == "exit") _exit(3);
-    if (way_ == "crash") {
-      signal(SIGABRT, SIG_DFL);
-      kill(getpid(), SIGKILL);
-    }
+    if (way_ == "crash") kill(getpid(), SIGKILL);
     if (way_ == "orphan") {
       const pid_t child = fork();
       if (child == 0) {
@@ -180,7 +177,8 @@ class Runtime {
       channel_.close();
       wait_for_ever();
     }
-    if (way_ == "silence" || way_ == "stubborn") return true;
+    if (way_ == "silence") return true;
+    if (way_ == "stubborn") wait_for_ever();
     if (way_ == "no_frame") return send_raw("these bytes are no frame at all");
     if (way_ == "half_head") return send_raw("TPS");
     if (way_ == "half_frame") return send_raw(std::string("TPS1\x40\x00\x00\x00\x85", 9));
@@ -231,7 +229,6 @@ int main(int argc, char** argv) {
   std::printf("%d\n", static_cast<int>(getpid()));
   std::fflush(stdout);
   const std::string way = argv[1];
-  if (way == "stubborn") signal(SIGTERM, SIG_IGN);
   try {
     const auto log = tpsync::make_spdlog_log({.minimum = tpsync::LogLevel::kError});
     tpsync::OsWorld os(*log);

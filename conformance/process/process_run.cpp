@@ -170,7 +170,7 @@ class ActorWait {
       } else if (monotonic_ns() > deadline_ns && std::exchange(in_time, false)) {
         kill_all();
       }
-      poll(nullptr, 0, 1);
+      poll(nullptr, 0, 5);
     }
   }
 
@@ -225,11 +225,16 @@ std::vector<pid_t> living_children(const WorldFolder& folder) {
   return found;
 }
 
+// The table is looked at when nobody reports any more: reading it costs more than all else here.
 std::vector<pid_t> wait_for_leaving(EventCollector& collector, const WorldFolder& folder) {
   const std::int64_t deadline = monotonic_ns() + kLeaveNs;
   for (;;) {
-    const std::vector<pid_t> living = living_children(folder);
-    if ((living.empty() && collector.living().empty()) || monotonic_ns() > deadline) return living;
+    const bool late = monotonic_ns() > deadline;
+    if (late || collector.living().empty()) {
+      const std::vector<pid_t> living = living_children(folder);
+      if (late || living.empty()) return living;
+      poll(nullptr, 0, 100);
+    }
     poll(nullptr, 0, 5);
   }
 }

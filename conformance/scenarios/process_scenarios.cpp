@@ -71,6 +71,40 @@ const std::vector<Idle>& idle_states() {
   return states;
 }
 
+// A kill at each command of rank 0 to its runtime between two publications. The commands are
+// numbered within the phase that the first one ended in.
+std::vector<WorldJob> after_a_publication(ScenarioContext& context) {
+  std::vector<WorldJob> jobs;
+  context.run("two publications", {}, publish_and_recover());
+  const sim::Trace& trace = context.trace();
+  bool between = false;
+  for (const sim::Event& event : trace.events) {
+    if (event.process != 0) continue;
+    const bool begins = event.kind == static_cast<std::uint16_t>(judge::Record::kCallBegin);
+    const bool ends = event.kind == static_cast<std::uint16_t>(judge::Record::kCallEnd);
+    if ((begins || ends) && event.a == static_cast<std::uint64_t>(judge::Call::kSync)) {
+      if (begins && between) return jobs;
+      between = ends;
+    }
+    if (!between || event.kind != static_cast<std::uint16_t>(sim::EventKind::kOp) ||
+        event.op != static_cast<std::uint16_t>(sim::Op::kChannelRead))
+      continue;
+    const std::string phase(trace.texts.at(event.phase));
+    WorldJob job{fmt::format("rank 0 is killed at read {} after a publication", event.occurrence),
+                 context.spec(),
+                 {},
+                 publish_and_recover()};
+    job.options.plan.faults.push_back(
+        {"process.kill", {"actor", 0, phase, event.chunk, "channel.read", event.occurrence}, {}});
+    // Peers may still be in the publication's last agreement, or already in the next publication.
+    job.options.facts.push_back(
+        {faults::Demand::kEither, {ErrorKind::kPeerLost, ErrorKind::kOutcomeUnknown}});
+    job.options.recovery = "other-world";
+    jobs.push_back(std::move(job));
+  }
+  return jobs;
+}
+
 void trainer_killed(ScenarioContext& context) {
   std::vector<WorldJob> jobs;
   for (const Idle& state : idle_states()) {
@@ -85,25 +119,24 @@ void trainer_killed(ScenarioContext& context) {
                       actor.shutdown();
                     }});
   }
-  for (const bool committed : {true, false}) {
-    jobs.push_back({fmt::format("rank 0 is killed after a publication that {}",
-                                committed ? "committed" : "failed"),
-                    context.spec(),
-                    {},
-                    [committed](Actor& actor) {
-                      actor.start_engine();
-                      actor.setup();
-                      actor.step();
-                      if (!committed && actor.rank() == 0 && actor.engine() != nullptr)
-                        actor.engine()->poison("injected by the scenario");
-                      actor.publish();
-                      if (actor.rank() == 0) actor.die();
-                      actor.cleanup();
-                      actor.shutdown();
-                    }});
-    jobs.back().options.expect_failure = !committed;
-    jobs.back().options.recovery = "other-world";
-  }
+  // Its runtime is gone already; nothing else may stay either.
+  jobs.push_back(
+      {"rank 0 is killed after a publication that failed", context.spec(), {}, [](Actor& actor) {
+         actor.start_engine();
+         actor.setup();
+         actor.step();
+         if (actor.rank() == 0 && actor.engine() != nullptr)
+           actor.engine()->poison("injected by the scenario");
+         actor.publish();
+         if (actor.rank() == 0) actor.die();
+         actor.cleanup();
+         actor.shutdown();
+       }});
+  jobs.back().options.expect_failure = true;
+  jobs.back().options.recovery = "other-world";
+  // Every operation of rank 0 after a publication that committed: asleep, waking, generating.
+  const std::vector<WorldJob> later = after_a_publication(context);
+  jobs.insert(jobs.end(), later.begin(), later.end());
   context.run_all(jobs);
 }
 

@@ -135,8 +135,8 @@ const std::map<std::string, Edit>& edits() {
 
 class Runtime {
  public:
-  Runtime(std::string way, std::string at, Channel& channel)
-      : way_(std::move(way)), at_(std::move(at)), channel_(channel) {}
+  Runtime(std::string way, std::string at, Channel& channel, World world)
+      : way_(std::move(way)), at_(std::move(at)), channel_(channel), world_(world) {}
 
   void serve() {
     for (ByteBuffer body;;) {
@@ -165,12 +165,7 @@ class Runtime {
     if (way_ == "exit") _exit(3);
     if (way_ == "crash") kill(getpid(), SIGKILL);
     if (way_ == "orphan") {
-      const pid_t child = fork();
-      if (child == 0) {
-        ::close(kInheritedChannelDescriptor);  // or the engine would see no end of file
-        wait_for_ever();
-      }
-      report(child);
+      leave_a_process();
       _exit(0);
     }
     if (way_ == "close") {
@@ -211,14 +206,19 @@ class Runtime {
     return {bytes, bytes + packed.size()};
   }
 
-  static void report(pid_t pid) {
-    std::printf("%d\n", static_cast<int>(pid));
-    std::fflush(stdout);
+  // In this group, deaf to SIGTERM, and with no parent to die with. Prints its process id.
+  void leave_a_process() {
+    SpawnRequest request;
+    request.program = "/bin/sh";
+    request.arguments = {"-c", "trap '' TERM; /bin/sleep 1000 & echo $!"};
+    request.own_group = false;
+    world_.processes.spawn(std::move(request))->wait(Deadline::never());
   }
 
   std::string way_;
   std::string at_;
   Channel& channel_;
+  World world_;
 };
 
 }  // namespace
@@ -233,7 +233,7 @@ int main(int argc, char** argv) {
     const auto log = tpsync::make_spdlog_log({.minimum = tpsync::LogLevel::kError});
     tpsync::OsWorld os(*log);
     const auto channel = os.channels().adopt(tpsync::kInheritedChannelDescriptor);
-    tpsync::rollout::Runtime(way, argv[2], *channel).serve();
+    tpsync::rollout::Runtime(way, argv[2], *channel, os.world()).serve();
   } catch (const std::exception&) {
     return 70;  // the engine has gone, or broke off
   }

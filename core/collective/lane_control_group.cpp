@@ -23,9 +23,9 @@ constexpr std::size_t line_of(std::size_t rank) { return kLine * (rank + 1); }
 // 1; calls are numbered modulo 2^32.
 constexpr std::size_t position_of(std::size_t rank) { return line_of(rank); }
 constexpr std::size_t state_of(std::size_t rank) { return line_of(rank) + 1; }
-// The mark of the call that the rank's alarm concerns.
+// The call that the rank's alarm concerns.
 constexpr std::size_t alarm_of(std::size_t rank) { return line_of(rank) + 2; }
-// Of the latest two calls with a word, by turns: the word, and the call's mark.
+// Of the latest two calls with a word, by turns: the word, and what tells the call.
 constexpr std::size_t value_of(std::size_t rank, std::size_t half) {
   return line_of(rank) + 3 + 2 * half;
 }
@@ -45,8 +45,20 @@ std::uint64_t position(std::uint64_t kind, int root, std::uint32_t number) {
   return static_cast<std::uint64_t>(root) << 40 | kind << 32 | number;
 }
 std::uint32_t number_of(std::uint64_t position) { return static_cast<std::uint32_t>(position); }
-// A call's number as it differs from a word that was never written.
-std::uint64_t mark(std::uint32_t number) { return std::uint64_t{1} << 32 | number; }
+// Differs from a word that was never written.
+std::uint64_t alarm_for(std::uint32_t number) { return std::uint64_t{1} << 32 | number; }
+// Tells the call, and that all calls before it were the same: two roots that each sent a broadcast
+// of their own have passed one another unseen.
+std::uint64_t mark(std::uint32_t history, std::uint32_t number) {
+  return std::uint64_t{1} << 63 | static_cast<std::uint64_t>(history) << 32 | number;
+}
+// 31 bits.
+std::uint32_t history_after(std::uint32_t history, std::uint64_t kind, int root) {
+  std::uint64_t mixed =
+      (std::uint64_t{history} << 16 | kind << 8) + static_cast<std::uint64_t>(root);
+  mixed = (mixed + 1) * 0x9e3779b97f4a7c15ULL;
+  return static_cast<std::uint32_t>((mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9ULL >> 33);
+}
 // Ranks are never so many calls apart that the order of their numbers is in doubt.
 bool has_reached(std::uint64_t position, std::uint32_t number) {
   return static_cast<std::int32_t>(number_of(position) - number) >= 0;
@@ -88,8 +100,9 @@ void LaneControlGroup::all_gather_word(std::uint64_t word, std::span<std::uint64
   TPSYNC_ASSERT(words.size() == size_);
   const std::uint32_t number = begin();
   const std::size_t half = word_calls_ % 2;
+  history_ = history_after(history_, kWord, 0);
   words_->store(value_of(mine_, half), word);
-  words_->store(mark_of(mine_, half), mark(number));
+  words_->store(mark_of(mine_, half), mark(history_, number));
   words_->store(position_of(mine_), position(kWord, 0, number));
   words[mine_] = word;
   given_.assign(size_, false);
@@ -163,7 +176,8 @@ LaneControlGroup::Given LaneControlGroup::look(std::size_t rank, std::uint32_t n
     if (!has_reached(words_->load(position_of(rank)), number))
       return state == kAstray ? Given::kAstray : Given::kLost;
   }
-  return words_->load(mark_of(rank, half)) == mark(number) ? Given::kHere : Given::kAstray;
+  return words_->load(mark_of(rank, half)) == mark(history_, number) ? Given::kHere
+                                                                     : Given::kAstray;
 }
 
 void LaneControlGroup::watch(TimePoint now) {
@@ -177,6 +191,7 @@ void LaneControlGroup::watch(TimePoint now) {
 template <typename Call>
 void LaneControlGroup::call_general(std::uint64_t kind, int root, Call&& call) {
   const std::uint64_t own = position(kind, root, begin());
+  history_ = history_after(history_, kind, root);
   words_->store(position_of(mine_), own);
   ring();  // whoever is in a call with a word sees that this rank is in another
   if (const int astray = rank_in_another_call(own); astray >= 0) refuse(astray);
@@ -225,12 +240,12 @@ std::optional<int> LaneControlGroup::lost_peer() {
 }
 
 void LaneControlGroup::raise_alarm() noexcept {
-  if (!left_ && !broken_) words_->store(alarm_of(mine_), mark(sequence_ + 1));
+  if (!left_ && !broken_) words_->store(alarm_of(mine_), alarm_for(sequence_ + 1));
 }
 
 std::optional<int> LaneControlGroup::alarm() {
   for (std::size_t rank = 0; rank < size_; ++rank)
-    if (rank != mine_ && words_->load(alarm_of(rank)) == mark(sequence_ + 1))
+    if (rank != mine_ && words_->load(alarm_of(rank)) == alarm_for(sequence_ + 1))
       return static_cast<int>(rank);
   return std::nullopt;
 }

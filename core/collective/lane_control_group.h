@@ -3,9 +3,9 @@
 //
 // Rules:
 // 1. Each rank has a line of words that it alone writes: how many calls it has entered, of which
-//    kind the latest is, and for its latest two calls with a word the word and the call's number. A
-//    third such call is not entered before all ranks have entered the second, and so are done with
-//    the first: what a slow rank still reads is not written to.
+//    kind the latest is, and for its latest two calls with a word the word and what tells the call.
+//    A third such call is not entered before all ranks have entered the second, and so are done
+//    with the first: what a slow rank still reads is not written to.
 // 2. Every call is entered in the words, those over the general group too, so that ranks that make
 //    different calls are told so, whichever way these go.
 // 3. A wait ends by the arrival of the last rank, who rings one bell for all, by what a rank that
@@ -93,6 +93,7 @@ class LaneControlGroup final : public ControlGroup {
   std::size_t mine_;
   std::size_t size_;
   std::uint32_t sequence_ = 0;    // calls that were completed
+  std::uint32_t history_ = 0;     // what kinds of calls they and the present one are, as a hash
   std::uint64_t word_calls_ = 0;  // those with a word
   std::vector<bool> given_;       // whose word this call has
   std::vector<bool> ended_;       // whose process has ended, or who left the general group

@@ -53,9 +53,10 @@ std::size_t bytes_of(std::size_t count) {
   return count * (sizeof(std::uint64_t) + sizeof(std::uint32_t));
 }
 
-bool has_processors() noexcept {
+// False too where the system does not tell.
+bool may_use_processors(int count) noexcept {
   cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) > 1;
+  return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) >= count;
 }
 
 void pause_briefly() noexcept {
@@ -171,7 +172,7 @@ class OsSharedWords final : public SharedWords {
 }  // namespace
 
 OsSharedWordsFactory::OsSharedWordsFactory(const OsSharedWordsOptions& options)
-    : spin_(has_processors() ? options.spin : Duration(0)) {}
+    : spin_(may_use_processors(options.processors_to_spin) ? options.spin : Duration(0)) {}
 
 SharedWordsFactory::Made OsSharedWordsFactory::make(std::size_t count) {
   TPSYNC_ASSERT(count > 0 && count <= kWordsMax);

@@ -85,7 +85,7 @@ TEST_F(SharedWordsOfTheSystem, AWaitForAWordThatNobodyChangesEndsAtTheDeadline) 
 
 TEST_F(SharedWordsOfTheSystem, SleepersAndSpinnersAreAllReachedByAChangeAndAWake) {
   for (const auto spin : {std::chrono::microseconds(0), std::chrono::microseconds(200)}) {
-    OsSharedWordsFactory factory({.spin = spin});
+    OsSharedWordsFactory factory({.spin = spin, .processors_to_spin = 1});
     const auto made = factory.make(2);
     std::vector<std::unique_ptr<Thread>> waiters;
     for (int i = 0; i < 3; ++i)

@@ -112,7 +112,9 @@ TEST_F(Lane, RanksOfSeveralHostsKeepTheGeneralGroup) {
   const std::string boot = world_.world().host.boot_id();
   const std::pair<std::string, std::string> others[] = {
       {name, "another-boot"}, {name + "x", boot}, {"", boot}};
-  for (const auto& [other_name, other_boot] : others) {
+  for (const auto& other_host : others) {
+    const std::string& other_name = other_host.first;
+    const std::string& other_boot = other_host.second;
     group_ = "host-" + std::to_string(other_name.size()) + other_boot.substr(0, 4);
     expect_no_lane(
         [&](int rank, const auto& open) {

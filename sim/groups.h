@@ -102,6 +102,7 @@ class SimControlGroup final : public collective::ControlGroup {
 };
 
 class ShardHub;
+struct WordsHub;
 
 class GroupSystem {
  public:
@@ -112,6 +113,8 @@ class GroupSystem {
       std::span<SimProcess* const> members);
   std::vector<std::unique_ptr<collective::ShardGroup>> make_shard(
       std::span<SimProcess* const> members);
+  std::shared_ptr<WordsHub> make_words(SimProcess& maker, std::size_t count);
+  std::shared_ptr<WordsHub> find_words(std::uint64_t id) const;  // null if there are none
   void process_ended(SimProcess& process);
   void closing();  // the world ends: groups that outlive it do nothing any more
 
@@ -119,6 +122,7 @@ class GroupSystem {
   SimWorld& world_;
   std::vector<std::shared_ptr<ControlHub>> control_;
   std::vector<std::shared_ptr<ShardHub>> shard_;
+  std::vector<std::shared_ptr<WordsHub>> words_;  // words_[i] has id i + 1
   std::uint64_t made_ = 0;
 };
 

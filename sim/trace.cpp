@@ -65,6 +65,13 @@ constexpr std::array<std::string_view, kOpCount> kOpNames = {
     "device.upload",
     "device.download",
     "device.synchronize",
+    "words.make",
+    "words.open",
+    "words.load",
+    "words.store",
+    "words.add",
+    "words.wait",
+    "words.wake",
 };
 
 }  // namespace

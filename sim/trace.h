@@ -70,6 +70,13 @@ enum class Op : std::uint16_t {
   kDeviceUpload,
   kDeviceDownload,
   kDeviceSynchronize,
+  kWordsMake,
+  kWordsOpen,
+  kWordsLoad,
+  kWordsStore,
+  kWordsAdd,
+  kWordsWait,
+  kWordsWake,
   kCount_,
 };
 inline constexpr std::size_t kOpCount = static_cast<std::size_t>(Op::kCount_);
@@ -93,6 +100,8 @@ enum class EventKind : std::uint16_t {
   //   device.memory         a: free bytes, b: total bytes
   //   device.launch, fill   a: stream, b: operation serial, c: items or bytes
   //   synchronize           a: stream, b: operations completed by it
+  //   words.make, open      a: array, b: how many words
+  //   words.*               a: array, b: index, c: value read, stored or waited to change, or sum
   kOp = 1,
 
   kProcessStart = 10,  // text: role, a: rank, b: parent's index + 1 (0: none), c: device

@@ -136,7 +136,9 @@ TEST(SingleFaults, GiveTheSameCombinedHashInReverseAndInTwoShards) {
 TEST(Operations, OfTheSimulatorAndOfFaultPlansHaveTheSameNames) {
   std::set<std::string_view> simulated;
   for (std::size_t i = 1; i < sim::kOpCount; ++i) {
-    simulated.insert(sim::to_string(static_cast<sim::Op>(i)));
+    const std::string_view name = sim::to_string(static_cast<sim::Op>(i));
+    // Single accesses to shared words are no moments: faults strike at the group's calls on them.
+    if (!name.starts_with("words.")) simulated.insert(name);
   }
   std::set<std::string_view> named;
   for (const std::string_view name : faults::operation_names()) named.insert(name);

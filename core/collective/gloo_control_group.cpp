@@ -63,34 +63,7 @@ struct Outgoing {
 
 bool is_contribution(std::uint32_t kind) { return kind >= kWord && kind <= kBroadcast; }
 
-// "<pid> <boot id> <host name>": neither of the first two has blanks.
-ByteBuffer encode(const RankIdentity& identity) {
-  const std::string text =
-      std::to_string(identity.pid) + ' ' + identity.boot_id + ' ' + identity.host_name;
-  const ByteView bytes = as_view(text);
-  return {bytes.begin(), bytes.end()};
-}
-
-RankIdentity decode_identity(ByteView bytes) {
-  const std::string text(as_text(bytes));
-  const std::size_t first = text.find(' ');
-  const std::size_t second = text.find(' ', first == std::string::npos ? first : first + 1);
-  RankIdentity identity;
-  if (second == std::string::npos) return identity;
-  for (const char digit : text.substr(0, first)) identity.pid = identity.pid * 10 + (digit - '0');
-  identity.boot_id = text.substr(first + 1, second - first - 1);
-  identity.host_name = text.substr(second + 1);
-  return identity;
-}
-
 }  // namespace
-
-bool on_one_host(std::span<const RankIdentity> ranks) {
-  return !ranks.empty() && !ranks[0].boot_id.empty() &&
-         std::all_of(ranks.begin(), ranks.end(), [&](const RankIdentity& rank) {
-           return rank.host_name == ranks[0].host_name && rank.boot_id == ranks[0].boot_id;
-         });
-}
 
 class GlooControlGroup::Impl {
  public:
@@ -175,7 +148,7 @@ GlooControlGroup::Impl::Impl(const GlooControlOptions& options, const World& wor
   const BlockedSigpipe no_sigpipe;  // the readers inherit it
   const Deadline deadline = Deadline::after(clock_, options.timeout);
   Rendezvous rendezvous(options.meeting, clock_, world.random);
-  const RankIdentity own{world.host.host_name(), world.host.boot_id(), world.host.pid()};
+  const RankIdentity own = own_identity(world.host);
   if (size_ == 1) {
     identities.push_back(own);
     return;
@@ -196,7 +169,7 @@ GlooControlGroup::Impl::Impl(const GlooControlOptions& options, const World& wor
       peer.reader =
           world.threads.spawn("gloo-rank-" + std::to_string(rank), [this, &peer] { read(peer); });
     }
-    const ByteBuffer introduction = encode(own);
+    const ByteBuffer introduction = encode_identity(own);
     auto said = call(kGather, 0, 0, introduction, deadline);
     for (std::size_t rank = 0; rank < size_; ++rank)
       identities.push_back(rank == mine_ ? own : decode_identity(said[rank].bytes));

@@ -12,21 +12,20 @@
 // 4. leave() stays until the peers have what was sent to them, at most kGlooFarewell: the last
 //    contribution of a rank that leaves is not lost to a slower peer.
 // 5. Waits end by a message or by their deadline, which the Clock measures; Gloo's own timeouts
-// play
-//    no part once the ranks have met.
+//    play no part once the ranks have met.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "tpsync/base/world.h"
 #include "tpsync/collective/control_group.h"
 #include "tpsync/collective/gloo_mesh.h"
 #include "tpsync/collective/os_rendezvous.h"
+#include "tpsync/collective/rank_identity.h"
 
 namespace tpsync::collective {
 
@@ -37,17 +36,6 @@ struct GlooControlOptions {
   GlooAddress address;
   Duration timeout = std::chrono::seconds(60);  // until all ranks have met
 };
-
-// Who a rank is. Ranks share a host, and with it its memory, if host name and boot id are equal.
-struct RankIdentity {
-  std::string host_name;
-  std::string boot_id;
-  std::int64_t pid = 0;
-  friend bool operator==(const RankIdentity&, const RankIdentity&) = default;
-};
-
-// True if all ranks share one host; false too for none.
-bool on_one_host(std::span<const RankIdentity> ranks);
 
 // The calls of ControlGroup are made by one thread at a time.
 class GlooControlGroup final : public ControlGroup {

@@ -1,15 +1,20 @@
 // What the tests of the groups over Gloo start as a rank in a process of its own: small behaviours
-// by name. A byte on the inherited channel says that the behaviour is in place.
+// by name, over the general group or, as "lane:<name>", over the lane. A byte on the inherited
+// channel says that the behaviour is in place.
 #include <unistd.h>
 
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "tpsync/base/errors.h"
 #include "tpsync/base/os_world.h"
 #include "tpsync/collective/gloo_control_group.h"
+#include "tpsync/collective/lane_control_group.h"
+#include "tpsync/collective/os_shared_words.h"
 
 namespace {
 
@@ -36,7 +41,7 @@ void say(Channel& channel) {
 // behaviour, folder, group, rank, size
 int main(int argc, char** argv) {
   if (argc != 6) return 64;
-  const std::string_view behaviour = argv[1];
+  std::string_view behaviour = argv[1];
   SilentLog log;
   OsWorld world(log);
   const std::unique_ptr<Channel> channel = world.channels().adopt(kInheritedChannelDescriptor);
@@ -45,8 +50,19 @@ int main(int argc, char** argv) {
   options.meeting.group = argv[3];
   options.meeting.rank = std::atoi(argv[4]);
   options.meeting.size = std::atoi(argv[5]);
-  GlooControlGroup group(options, world.world());
+  OsSharedWordsFactory factory;
   try {
+    std::unique_ptr<ControlGroup> owned =
+        std::make_unique<GlooControlGroup>(options, world.world());
+    constexpr std::string_view kLane = "lane:";
+    if (behaviour.starts_with(kLane)) {
+      behaviour.remove_prefix(kLane.size());
+      OpenedLane lane = open_lane(std::move(owned), world.world(), factory, Deadline::never());
+      if (!lane.shared) return 66;
+      owned = std::move(lane.group);
+    }
+    ControlGroup& group = *owned;
+    std::vector<std::uint64_t> words(static_cast<std::size_t>(group.size()));
     if (behaviour == "idle") {
       group.all_gather({}, Deadline::never());
       say(*channel);
@@ -60,6 +76,9 @@ int main(int argc, char** argv) {
       // Ends in order once it has lost a rank.
       say(*channel);
       for (;;) group.all_gather({}, Deadline::never());
+    } else if (behaviour == "agree-till-lost") {
+      say(*channel);
+      for (;;) group.all_gather_word(1, words, Deadline::never());
     } else if (behaviour == "exit") {
       // Not before its peers have met it too.
       std::byte told{};

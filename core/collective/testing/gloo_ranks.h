@@ -69,15 +69,19 @@ class GlooRanks : public testing::Test {
 
   // Runs `body` for the ranks [0, threads) of a group of `size`, each on a thread of its own.
   Outcomes run(int size, const Body& body, std::optional<int> threads = std::nullopt) {
-    const auto count = static_cast<std::size_t>(threads.value_or(size));
-    Outcomes outcomes(count);
+    return run_ranks(threads.value_or(size), [&](int rank) {
+      GlooControlGroup group(options(rank, size), world_.world());
+      body(group);
+    });
+  }
+
+  // Runs `rank_body` for the ranks [0, count), each on a thread of its own.
+  Outcomes run_ranks(int count, const std::function<void(int)>& rank_body) {
+    Outcomes outcomes(static_cast<std::size_t>(count));
     std::vector<std::unique_ptr<Thread>> running;
-    for (std::size_t rank = 0; rank < count; ++rank) {
+    for (int rank = 0; rank < count; ++rank) {
       running.push_back(threads_.spawn("rank", [&, rank] {
-        attempt(outcomes[rank], [&] {
-          GlooControlGroup group(options(static_cast<int>(rank), size), world_.world());
-          body(group);
-        });
+        attempt(outcomes[static_cast<std::size_t>(rank)], [&] { rank_body(rank); });
       }));
     }
     for (const auto& thread : running) thread->join();

@@ -404,6 +404,14 @@ class Replay(Folder):
 
 
 class Lists(unittest.TestCase):
+    def test_the_table_of_worlds_is_the_one_of_the_documentation(self):
+        with open(os.path.join(MODELS, os.pardir, "README.md"), encoding="utf-8") as file:
+            documented = file.read().split("<!-- worlds-table -->")[1]
+        lines = run("list", "--worlds").stdout.splitlines()
+        self.assertEqual([line.strip() for line in documented.strip().splitlines()],
+                         [line.strip() for line in lines])
+        self.assertFalse([line for line in lines if len(line.split()) < 3], "a blank cell")
+
     def test_every_scenario_and_fault_can_be_described(self):
         scenarios = json.loads(run("list", "--json").stdout)
         faults = json.loads(run("list", "--faults", "--json").stdout)

@@ -24,6 +24,8 @@ void WorldFlags::add_to(CLI::App& app) {
                  "Hugging Face config.json, or its directory (default: tiny-tp4)");
   add_integer(app, "--bucket-bytes", bucket_bytes, {.first = 1},
               "Packed buffer (default 1024 for models below 1 MiB, else 640 MiB)");
+  app.add_flag("--gloo-only", gloo_only,
+               "Agree over Gloo alone, not over shared memory (--world process)");
   app.add_flag("--phantom", phantom, "Track extents and content tags instead of bytes");
 }
 
@@ -68,11 +70,15 @@ WorldSpec WorldFlags::spec() const {
   if (phantom && world != "sim") {
     throw UsageError{"--phantom: only a simulated world has no bytes; use --world sim"};
   }
+  if (gloo_only && world != "process") {
+    throw UsageError{"--gloo-only: only a world of processes has another way; use --world process"};
+  }
   const int ranks = static_cast<int>(tp.value_or(4));
   WorldSpec spec = small_world(config ? load_config_or_refuse(*config) : tiny_tp4(), ranks);
   spec.actors = static_cast<int>(actors.value_or(tp.value_or(4)));
   spec.seed = seed.value_or(1);
   spec.phantom = phantom;
+  spec.shared_lane = !gloo_only;
   if (world != "sim") set_real_timeouts(spec);
   try {
     const model::CanonicalPlan plan = model::plan_canonical(spec.config);
@@ -96,6 +102,7 @@ std::string WorldFlags::text(const WorldSpec& spec) const {
   if (config) text += " --config " + quoted(*config);
   text += fmt::format(" --bucket-bytes {}", spec.sync.bucket_bytes);
   if (spec.phantom) text += " --phantom";
+  if (!spec.shared_lane) text += " --gloo-only";
   return text;
 }
 

@@ -23,6 +23,7 @@ struct WorldFlags {
   std::optional<std::string> config;
   std::optional<std::uint64_t> bucket_bytes;
   bool phantom = false;
+  bool gloo_only = false;
 
   void add_to(CLI::App& app);
 

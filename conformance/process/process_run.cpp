@@ -20,6 +20,8 @@
 #include "conformance/world/claimed_uuid.h"
 #include "tpsync/collective/gloo_control_group.h"
 #include "tpsync/collective/gloo_shard_group.h"
+#include "tpsync/collective/lane_control_group.h"
+#include "tpsync/collective/os_shared_words.h"
 #include "tpsync/device/host_memory.h"
 
 namespace tpsync::conformance {
@@ -49,7 +51,12 @@ class Groups {
 
   std::unique_ptr<collective::ControlGroup> control() {
     const std::uint64_t number = controls_++;
-    return seams_.group(meet("control", number), 2 * number + 1);
+    std::unique_ptr<collective::ControlGroup> group = meet("control", number);
+    if (setting_.world.spec.shared_lane)
+      group = open_lane(std::move(group), world_, words_,
+                        Deadline::after(world_.clock, setting_.world.spec.sync.control_timeout))
+                  .group;
+    return seams_.group(std::move(group), 2 * number + 1);
   }
   std::unique_ptr<collective::ShardGroup> shards() {
     const std::uint64_t number = shards_++;
@@ -77,6 +84,7 @@ class Groups {
   ProcessSeams& seams_;
   World world_;
   device::HostDevice& device_;
+  collective::OsSharedWordsFactory words_;
   std::uint64_t controls_ = 0;
   std::uint64_t shards_ = 0;
 };

@@ -36,6 +36,9 @@ struct WorldSpec {
   rollout::CommandTimeouts timeouts;
   std::int64_t base_version = 0;  // of the checkpoint that the workers load
 
+  // Actors of real worlds agree over shared memory where they share a host; else over Gloo alone.
+  bool shared_lane = true;
+
   // Devices.
   std::uint64_t device_bytes = 0;  // 0: ample
   std::uint64_t kv_cache_bytes = 256;

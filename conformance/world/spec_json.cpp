@@ -51,6 +51,7 @@ void add_spec(Json& json, const WorldSpec& s) {
   json["content_digest"] = s.sync.content_digest;
   json["layout"] = s.sync.layout ? Json(std::string(name_of(*s.sync.layout))) : Json(nullptr);
   json["base_version"] = s.base_version;
+  json["shared_lane"] = s.shared_lane;
   json["device_bytes"] = s.device_bytes;
   json["kv_cache_bytes"] = s.kv_cache_bytes;
   json["actor_uuids"] = s.actor_uuids;
@@ -78,6 +79,7 @@ WorldSpec spec_from_json(const Json& json) {
     if (!s.sync.layout) refuse("layout", "must be compact or rank_major");
   }
   s.base_version = get_integer<std::int64_t>(json, "base_version");
+  s.shared_lane = get<bool>(json, "shared_lane");
   s.device_bytes = get_integer<std::uint64_t>(json, "device_bytes");
   s.kv_cache_bytes = get_integer<std::uint64_t>(json, "kv_cache_bytes");
   s.actor_uuids = get<std::vector<std::string>>(json, "actor_uuids");

@@ -96,6 +96,7 @@ class ForwardingProcess : public Process {
   bool signal_group(Signal signal) noexcept override { return inner_->signal_group(signal); }
   bool signal(Signal signal) noexcept override { return inner_->signal(signal); }
   bool group_alive() noexcept override { return inner_->group_alive(); }
+  std::string log_tail(std::size_t bytes) override { return inner_->log_tail(bytes); }
   Process& inner() noexcept { return *inner_; }
 
  private:

@@ -100,8 +100,8 @@ class OsProcess final : public Process {
   // stands for its group.
   enum class Role : std::uint8_t { kLeader, kMember, kAttached };
 
-  OsProcess(pid_t pid, Descriptor pidfd, Role role)
-      : pid_(pid), pidfd_(std::move(pidfd)), role_(role) {}
+  OsProcess(pid_t pid, Descriptor pidfd, Role role, std::string log_path = {})
+      : pid_(pid), pidfd_(std::move(pidfd)), role_(role), log_path_(std::move(log_path)) {}
   ~OsProcess() override {
     if (role_ != Role::kAttached && !reaped_) reap(WEXITED | WNOHANG);
   }
@@ -154,6 +154,17 @@ class OsProcess final : public Process {
     return any_of_group_runs();
   }
 
+  std::string log_tail(std::size_t bytes) override {
+    const Descriptor file(open(log_path_.c_str(), O_RDONLY | O_CLOEXEC));
+    const off_t end = file ? lseek(file.number(), 0, SEEK_END) : 0;
+    if (end <= 0) return {};
+    std::string tail(std::min(bytes, static_cast<std::size_t>(end)), '\0');
+    const ssize_t got =
+        pread(file.number(), tail.data(), tail.size(), end - static_cast<off_t>(tail.size()));
+    tail.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    return tail;
+  }
+
  private:
   // The mutex is held: while it is, nobody reaps the leader, so its group's id stays its own.
   bool any_of_group_runs() noexcept {
@@ -188,6 +199,7 @@ class OsProcess final : public Process {
   pid_t pid_;
   Descriptor pidfd_;
   Role role_;
+  std::string log_path_;
   std::mutex mutex_;  // guards what follows, and reaping
   bool reaped_ = false;
   std::optional<ExitStatus> status_;
@@ -316,7 +328,7 @@ std::unique_ptr<Process> fork_and_exec(SpawnRequest& request, Descriptor channel
   if (pidfd && count == 0) {
     return std::make_unique<OsProcess>(
         pid, std::move(pidfd),
-        request.own_group ? OsProcess::Role::kLeader : OsProcess::Role::kMember);
+        request.own_group ? OsProcess::Role::kLeader : OsProcess::Role::kMember, request.log_path);
   }
   kill(pid, SIGKILL);  // not reaped yet, so the id is still its own
   while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {

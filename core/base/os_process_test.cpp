@@ -146,11 +146,15 @@ TEST_F(OsProcess, OutputGoesToTheEndOfTheLogFile) {
   request.program = TPSYNC_TEST_CHILD;
   request.arguments = {"say"};
   request.log_path = path;
-  EXPECT_EQ(launcher_.spawn(std::move(request))->wait(soon()), (ExitStatus{false, 0}));
+  const auto child = launcher_.spawn(std::move(request));
+  EXPECT_EQ(child->wait(soon()), (ExitStatus{false, 0}));
   std::stringstream text;
   text << std::ifstream(path).rdbuf();
   EXPECT_EQ(text.str(), "before\nto stdout\nto stderr\n");
+  EXPECT_EQ(child->log_tail(1000), text.str());
+  EXPECT_EQ(child->log_tail(10), "to stderr\n");
   unlink(path.c_str());
+  EXPECT_EQ(child->log_tail(10), "");
 }
 
 TEST_F(OsProcess, ProgramThatCannotBeExecutedIsAnErrorThatLeavesNothing) {

@@ -55,6 +55,10 @@ class Process {
   // True while any member of the group lives, zombies excluded. Only for children with own_group;
   // others assert.
   virtual bool group_alive() noexcept = 0;
+
+  // The end of what a child wrote to its log_path, at most so many bytes; empty where there is no
+  // log or it can't be read.
+  virtual std::string log_tail(std::size_t) { return {}; }
 };
 
 class ProcessLauncher {

@@ -9,7 +9,7 @@ namespace tpsync::collective {
 
 namespace {
 
-constexpr std::string_view kSubject = "control group";
+constexpr std::string_view kLaneSubject = "control group";
 
 // ---- the words ----------------------------------------------------------------------------------
 
@@ -37,9 +37,9 @@ constexpr std::uint64_t kTakesPart = 0;
 constexpr std::uint64_t kGone = 1;    // left, or gave up
 constexpr std::uint64_t kAstray = 2;  // gave up because ranks make different calls
 
-constexpr std::uint64_t kWord = 1;
-constexpr std::uint64_t kGather = 2;
-constexpr std::uint64_t kBroadcast = 3;
+constexpr std::uint64_t kLaneWord = 1;
+constexpr std::uint64_t kLaneGather = 2;
+constexpr std::uint64_t kLaneBroadcast = 3;
 
 std::uint64_t position(std::uint64_t kind, int root, std::uint32_t number) {
   return static_cast<std::uint64_t>(root) << 40 | kind << 32 | number;
@@ -90,7 +90,7 @@ LaneControlGroup::LaneControlGroup(Parts parts, Clock& clock)
 
 // The number of this rank's next call, unless it can make none.
 std::uint32_t LaneControlGroup::begin() {
-  if (left_) throw_invalid(ErrorKind::kInvalidState, kSubject, "this rank has left the group");
+  if (left_) throw_invalid(ErrorKind::kInvalidState, kLaneSubject, "this rank has left the group");
   if (broken_) lose(lost_, "a rank was lost in an earlier call");
   return sequence_ + 1;
 }
@@ -100,10 +100,10 @@ void LaneControlGroup::all_gather_word(std::uint64_t word, std::span<std::uint64
   TPSYNC_ASSERT(words.size() == size_);
   const std::uint32_t number = begin();
   const std::size_t half = word_calls_ % 2;
-  history_ = history_after(history_, kWord, 0);
+  history_ = history_after(history_, kLaneWord, 0);
   words_->store(value_of(mine_, half), word);
   words_->store(mark_of(mine_, half), mark(history_, number));
-  words_->store(position_of(mine_), position(kWord, 0, number));
+  words_->store(position_of(mine_), position(kLaneWord, 0, number));
   words[mine_] = word;
   given_.assign(size_, false);
   given_[mine_] = true;
@@ -220,13 +220,13 @@ int LaneControlGroup::rank_in_another_call(std::uint64_t own) {
 
 std::vector<ByteBuffer> LaneControlGroup::all_gather(ByteView bytes, Deadline deadline) {
   std::vector<ByteBuffer> gathered;
-  call_general(kGather, 0, [&] { gathered = general_->all_gather(bytes, deadline); });
+  call_general(kLaneGather, 0, [&] { gathered = general_->all_gather(bytes, deadline); });
   return gathered;
 }
 
 void LaneControlGroup::broadcast(ByteBuffer& bytes, int root, Deadline deadline) {
   TPSYNC_ASSERT(root >= 0 && root < size());
-  call_general(kBroadcast, root, [&] { general_->broadcast(bytes, root, deadline); });
+  call_general(kLaneBroadcast, root, [&] { general_->broadcast(bytes, root, deadline); });
 }
 
 // ---- what is known without a call ---------------------------------------------------------------
@@ -271,7 +271,7 @@ void LaneControlGroup::lose(int rank, std::string_view detail) {
   ErrorRecord record;
   record.kind = ErrorKind::kPeerLost;
   record.rank = rank;
-  record.subject = kSubject;
+  record.subject = kLaneSubject;
   record.detail = detail;
   throw RuntimeBroken(std::move(record));
 }
@@ -280,7 +280,7 @@ void LaneControlGroup::refuse(int rank) {
   broken_ = true;
   lost_ = rank;
   give_up(kAstray);
-  throw_violation(ErrorKind::kProtocol, kSubject, "ranks make different calls");
+  throw_violation(ErrorKind::kProtocol, kLaneSubject, "ranks make different calls");
 }
 
 void LaneControlGroup::leave() noexcept {
@@ -350,7 +350,8 @@ class LaneOpening {
     general_.broadcast(handle, 0, deadline_);
     if (general_.rank() != 0) attempt(error_, [&] { words_ = factory_.open(handle); });
     if (words_ && words_->size() < lane_words(general_.size())) {
-      attempt(error_, [] { throw_broken(ErrorKind::kIo, kSubject, "there are too few words"); });
+      attempt(error_,
+              [] { throw_broken(ErrorKind::kIo, kLaneSubject, "there are too few words"); });
       words_.reset();
     }
   }
@@ -362,7 +363,7 @@ class LaneOpening {
         // A rank that is a thread of this process ends with it.
         if (ranks_[rank].pid == own_.pid) continue;
         processes_[rank] = world_.processes.attach(ranks_[rank].pid);
-        if (!processes_[rank]) throw_broken(ErrorKind::kPeerLost, kSubject, "a rank has ended");
+        if (!processes_[rank]) throw_broken(ErrorKind::kPeerLost, kLaneSubject, "a rank has ended");
       }
     });
   }
@@ -388,7 +389,7 @@ OpenedLane open_lane(std::unique_ptr<ControlGroup> general, const World& world,
   world.log.record({.level = LogLevel::kInfo,
                     .event = LogEvent::kNote,
                     .a = general->size(),
-                    .subject = kSubject,
+                    .subject = kLaneSubject,
                     .text = shared ? "agreement over shared memory" : opening.reason()});
   if (!shared) return {std::move(general), false};
   auto lane = std::make_unique<LaneControlGroup>(

@@ -34,12 +34,12 @@ constexpr std::uint64_t kBlobMax = 16 * kMiB;
 
 void put(ByteBuffer& into, std::uint64_t value) {
   const auto bytes = std::as_bytes(std::span(&value, 1));
-  into.insert(into.end(), bytes.begin(), bytes.end());
+  for (const std::byte byte : bytes) into.push_back(byte);
 }
 
 void put(ByteBuffer& into, ByteView bytes) {
   put(into, bytes.size());
-  into.insert(into.end(), bytes.begin(), bytes.end());
+  for (const std::byte byte : bytes) into.push_back(byte);
 }
 
 // Takes values off the front; nullopt once too few bytes are left.

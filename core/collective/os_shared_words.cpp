@@ -28,7 +28,7 @@ namespace {
 
 using os_detail::Descriptor;
 
-constexpr std::string_view kSubject = "shared words";
+constexpr std::string_view kWordsSubject = "shared words";
 constexpr std::int64_t kNsPerSecond = 1'000'000'000;
 constexpr std::size_t kWordsMax = 1 << 20;
 // Between looks at the clock while spinning.
@@ -73,7 +73,7 @@ class Mapping {
   Mapping(const Descriptor& file, std::size_t bytes) : bytes_(bytes) {
     void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
     if (address == MAP_FAILED)
-      throw_broken(ErrorKind::kOutOfMemory, kSubject, "there is no room for the mapping");
+      throw_broken(ErrorKind::kOutOfMemory, kWordsSubject, "there is no room for the mapping");
     address_ = address;
   }
   Mapping(Mapping&& other) noexcept
@@ -166,7 +166,7 @@ class OsSharedWords final : public SharedWords {
 };
 
 [[noreturn]] void throw_unknown() {
-  throw_broken(ErrorKind::kIo, kSubject, "the handle leads to no such words");
+  throw_broken(ErrorKind::kIo, kWordsSubject, "the handle leads to no such words");
 }
 
 }  // namespace
@@ -178,16 +178,16 @@ SharedWordsFactory::Made OsSharedWordsFactory::make(std::size_t count) {
   TPSYNC_ASSERT(count > 0 && count <= kWordsMax);
   const auto bytes = static_cast<off_t>(bytes_of(count));
   Descriptor file(memfd_create("tpsync-words", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!file) os_detail::throw_io(kSubject, "making a memory file", errno);
+  if (!file) os_detail::throw_io(kWordsSubject, "making a memory file", errno);
   if (ftruncate(file.number(), bytes) != 0)
-    os_detail::throw_io(kSubject, "sizing a memory file", errno);
+    os_detail::throw_io(kWordsSubject, "sizing a memory file", errno);
   // Without reserved pages, a store could end the process for lack of memory.
   if (const int error = posix_fallocate(file.number(), 0, bytes); error != 0)
-    throw_broken(ErrorKind::kOutOfMemory, kSubject, "memory can't be reserved");
+    throw_broken(ErrorKind::kOutOfMemory, kWordsSubject, "memory can't be reserved");
   if (fcntl(file.number(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-    os_detail::throw_io(kSubject, "sealing a memory file", errno);
+    os_detail::throw_io(kWordsSubject, "sealing a memory file", errno);
   struct stat found {};
-  if (fstat(file.number(), &found) != 0) os_detail::throw_io(kSubject, "fstat", errno);
+  if (fstat(file.number(), &found) != 0) os_detail::throw_io(kWordsSubject, "fstat", errno);
 
   const Handle handle{getpid(), file.number(), found.st_dev, found.st_ino, count};
   Made made;
@@ -206,9 +206,9 @@ std::unique_ptr<SharedWords> OsSharedWordsFactory::open(ByteView bytes) {
   const std::string path = fmt::format("/proc/{}/fd/{}", handle.pid, handle.descriptor);
   // A pipe that stands there by now is not waited for.
   const Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
-  if (!file) os_detail::throw_io(kSubject, "opening a peer's memory file", errno);
+  if (!file) os_detail::throw_io(kWordsSubject, "opening a peer's memory file", errno);
   struct stat found {};
-  if (fstat(file.number(), &found) != 0) os_detail::throw_io(kSubject, "fstat", errno);
+  if (fstat(file.number(), &found) != 0) os_detail::throw_io(kWordsSubject, "fstat", errno);
   const bool same = S_ISREG(found.st_mode) && found.st_dev == handle.device &&
                     found.st_ino == handle.inode &&
                     static_cast<std::uint64_t>(found.st_size) == bytes_of(handle.count);

@@ -15,7 +15,23 @@ constexpr Duration kWorkerKillAllowance = std::chrono::seconds(2);
 static_assert(kLeaveAllowance + kWorkerKillAllowance < KillBudget{}.terminate,
               "a runtime that is told to end must be done before its parent kills it");
 // Between end of file on a worker's channel and its exit status.
-constexpr Duration kStatusAllowance = std::chrono::milliseconds(100);
+constexpr Duration kStatusAllowance = std::chrono::milliseconds(500);
+constexpr std::size_t kLogTailBytes = 400;
+
+// One line of printable text, without the line that `tail` begins in the middle of.
+std::string last_lines(std::string tail) {
+  if (tail.size() == kLogTailBytes) tail.erase(0, tail.find('\n') + 1);
+  while (!tail.empty() && tail.back() == '\n') tail.pop_back();
+  std::string text;
+  for (const char c : tail) {
+    if (c == '\n') {
+      text += " | ";
+    } else {
+      text += c >= ' ' && c <= '~' ? c : '?';
+    }
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -50,8 +66,11 @@ void WorkerPool::spawn(const std::function<SpawnRequest(int)>& request) {
 std::string WorkerPool::describe_exit(Worker& worker) {
   const auto status = worker.process->wait(Deadline::after(world_.clock, kStatusAllowance));
   if (!status) return "it closed its channel but did not exit";
-  return (status->signaled ? "it was killed by signal " : "it exited with status ") +
-         std::to_string(status->code);
+  std::string text = (status->signaled ? "it was killed by signal " : "it exited with status ") +
+                     std::to_string(status->code);
+  const std::string last = last_lines(worker.process->log_tail(kLogTailBytes));
+  if (!last.empty()) text += "; the end of its log: " + last;
+  return text;
 }
 
 WorkerPool::Reply WorkerPool::receive(std::size_t rank, wire::Command command, std::int64_t id,

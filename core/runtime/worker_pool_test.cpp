@@ -129,6 +129,17 @@ TEST_F(WorkerPoolTest, WithoutThatEveryReplyIsTakenSoThatTheNextCallIsClean) {
   EXPECT_EQ(first_error(call()), std::nullopt);
 }
 
+TEST_F(WorkerPoolTest, AWorkerThatEndedIsNamedWithTheLastLinesOfItsLog) {
+  answers_[1] = [this](Peer& peer, const wire::RequestHead&) {
+    process(1).alive = false;
+    process(1).status = {true, 11};
+    process(1).log = std::string(500, 'x') + "\nloading\nillegal \x01 access\n\n";
+    peer.gone = true;
+  };
+  EXPECT_EQ(call()[1].error->detail,
+            "it was killed by signal 11; the end of its log: loading | illegal ? access");
+}
+
 TEST_F(WorkerPoolTest, AWorkerThatEndedIsNamedWithItsExitStatus) {
   answers_[0] = [this](Peer& peer, const wire::RequestHead&) {
     process(0).alive = false;

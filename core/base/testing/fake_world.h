@@ -156,6 +156,7 @@ struct ProcessState {
   bool ignores_terminate = false;
   std::shared_ptr<Peer> leaves_when_closed;  // ends by itself once this channel is closed
   ExitStatus status;
+  std::string log;
   std::vector<Signal> signals;
   std::string program;
   std::vector<std::string> arguments;
@@ -182,6 +183,9 @@ class FakeProcess final : public Process {
   bool group_alive() noexcept override {
     TPSYNC_ASSERT(state_->own_group);
     return state_->alive;
+  }
+  std::string log_tail(std::size_t bytes) override {
+    return state_->log.substr(state_->log.size() - std::min(bytes, state_->log.size()));
   }
 
  private:

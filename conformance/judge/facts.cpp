@@ -132,6 +132,7 @@ Facts parse_facts(std::string_view parameters) {
     if (key == "command_timeout_ns") facts.command_timeout_ns = time_of(value);
     if (key == "kill_ns") facts.kill_ns = time_of(value).value_or(facts.kill_ns);
     if (key == "notice_ns") facts.notice_ns = time_of(value).value_or(facts.notice_ns);
+    if (key == "slack_ns") facts.slack_ns = time_of(value).value_or(facts.slack_ns);
     if (key == "device_baseline") {
       facts.device_baseline_bytes = number<std::uint64_t>(value).value_or(0);
     }

@@ -54,6 +54,7 @@ struct Facts {
   std::optional<std::int64_t> command_timeout_ns;  // the longest of any command
   std::int64_t kill_ns = 10'500'000'000;           // the kill routine at its longest
   std::int64_t notice_ns = 1'000'000'000;          // in which a visible fault is noticed
+  std::int64_t slack_ns = 0;                       // that every bound has in a world of real time
   std::uint64_t device_baseline_bytes = 0;
   bool expects_failure =
       false;  // expect=failure: the world is made so that a publication must fail

@@ -64,7 +64,7 @@ class NoHang {
       if (fault > call.begin && fault < call.end) from = fault;
     }
     const std::int64_t took = view_.time(call.end) - view_.time(from);
-    const std::int64_t budget = *facts_.control_timeout_ns + kAllowance;
+    const std::int64_t budget = *facts_.control_timeout_ns + kAllowance + facts_.slack_ns;
     if (took > budget) {
       return violation("I4", call.end,
                        fmt::format("{} took {}, at most {} are allowed", View::name_of(call),
@@ -77,7 +77,7 @@ class NoHang {
   std::optional<Verdict> check_command(const CallView& call) const {
     if (!facts_.command_timeout_ns) return std::nullopt;
     const std::int64_t took = view_.time(call.end) - view_.time(call.begin);
-    const std::int64_t budget = 2 * *facts_.command_timeout_ns + kAllowance;
+    const std::int64_t budget = 2 * *facts_.command_timeout_ns + kAllowance + facts_.slack_ns;
     if (took <= budget) return std::nullopt;
     return violation("I4", call.end,
                      fmt::format("{} took {}, at most {} are allowed", View::name_of(call),
@@ -99,7 +99,8 @@ class NoHang {
   }
 
   std::optional<Verdict> check_gone_after(std::uint32_t engine, std::int64_t from,
-                                          std::int64_t budget, const char* since) const {
+                                          std::int64_t allowed, const char* since) const {
+    const std::int64_t budget = allowed + facts_.slack_ns;
     for (std::uint32_t p = 0; p < view_.processes().size(); ++p) {
       const ProcessView& process = view_.processes()[p];
       if (process.engine != engine || process.engine == kNone) continue;

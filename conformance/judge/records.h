@@ -90,7 +90,8 @@ constexpr std::string_view to_string(Call call) {
 //   command_timeout_ns   the longest timeout of any command
 //   kill_ns           the kill routine at its longest; 10.5 s if absent
 //   notice_ns         in which a visible fault is noticed; 1 s if absent
-//   layers experts hidden moe vocab heads kv_heads head_dim tied=0|1   (the model's shape)
+//   slack_ns          that bounds on whole calls and trees have in a world of real time; 0 if
+//   absent layers experts hidden moe vocab heads kv_heads head_dim tied=0|1   (the model's shape)
 //   dtype             of the resident weights: bfloat16 (if absent), float16, float32
 //   base_version      of the checkpoint
 //   device_baseline   bytes in use on each device before the run; 0 if absent

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <set>
 
 #include "conformance/process/event_stream.h"
 #include "conformance/process/process_world.h"
@@ -31,7 +32,7 @@ namespace {
 constexpr std::uint64_t kAmpleDevice = 1ULL << 40;
 constexpr std::int64_t kSecond = 1'000'000'000;
 // An end is known at once, but a loaded machine takes its time to say so.
-constexpr const char* kParameters = "notice_ns=8000000000\n";
+constexpr const char* kParameters = "notice_ns=8000000000\nslack_ns=2000000000\n";
 // For processes to end once the actors have: the kill routine and a little.
 constexpr std::int64_t kLeaveNs = 12 * kSecond;
 
@@ -218,19 +219,30 @@ class ActorWait {
   std::vector<Actor> states_;
 };
 
-// Of the actors' children, as the system's process table shows them: their command lines name the
-// world's folder, whether or not they ever reported to the harness.
-std::vector<pid_t> living_children(const WorldFolder& folder) {
-  std::vector<pid_t> found;
+// What follows the name in /proc/PID/stat begins with the state: a zombie has given back all that
+// it had, whoever is still to collect it.
+bool runs(std::int64_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  const std::string stat(std::istreambuf_iterator<char>(file), {});
+  const std::size_t name_end = stat.rfind(')');
+  return name_end != std::string::npos && stat.at(name_end + 2) != 'Z';
+}
+
+// Of the actors' children, as the system's process table shows them: those that reported to the
+// harness, and those whose command lines name the world's folder.
+std::vector<pid_t> living_children(EventCollector& collector, const WorldFolder& folder) {
+  std::set<std::int64_t> found;
+  for (const EventCollector::Process& process : collector.processes())
+    if (process.hello.role != "actor" && runs(process.hello.pid)) found.insert(process.hello.pid);
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
     const std::string name = entry.path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     std::ifstream file(entry.path() / "cmdline");
     const std::string line(std::istreambuf_iterator<char>(file), {});
-    if (line.find(folder.path.string()) != std::string::npos) found.push_back(std::stoi(name));
+    if (line.find(folder.path.string()) != std::string::npos) found.insert(std::stoll(name));
   }
-  return found;
+  return {found.begin(), found.end()};
 }
 
 // The table is looked at when nobody reports any more: reading it costs more than all else here.
@@ -239,9 +251,9 @@ std::vector<pid_t> wait_for_leaving(EventCollector& collector, const WorldFolder
   for (;;) {
     const bool late = monotonic_ns() > deadline;
     if (late || collector.living().empty()) {
-      const std::vector<pid_t> living = living_children(folder);
+      const std::vector<pid_t> living = living_children(collector, folder);
       if (late || living.empty()) return living;
-      poll(nullptr, 0, 100);
+      poll(nullptr, 0, 20);
     }
     poll(nullptr, 0, 5);
   }

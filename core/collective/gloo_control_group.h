@@ -29,7 +29,7 @@
 
 namespace tpsync::collective {
 
-inline constexpr Duration kGlooFarewell = std::chrono::milliseconds(500);
+inline constexpr Duration kGlooFarewell = std::chrono::milliseconds(250);
 
 struct GlooControlOptions {
   RendezvousOptions meeting;  // rank, size and name of the group too

@@ -23,7 +23,7 @@ namespace tpsync::conformance {
 namespace {
 
 // Worlds wait most of their time.
-constexpr std::size_t kWorldsAtOnce = 12;
+constexpr std::size_t kWorldsAtOnce = 24;
 
 std::string trace_file(const WorldFolder& folder, std::size_t job) {
   return folder.path / fmt::format("{}.trace", job);

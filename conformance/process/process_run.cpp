@@ -234,11 +234,12 @@ std::vector<pid_t> living_children(EventCollector& collector, const WorldFolder&
   std::set<std::int64_t> found;
   for (const EventCollector::Process& process : collector.processes())
     if (process.hello.role != "actor" && runs(process.hello.pid)) found.insert(process.hello.pid);
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
-    const std::string name = entry.path().filename();
+  std::error_code error;  // a look at a table that changes meanwhile may end early; then again
+  for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream file(entry.path() / "cmdline");
+    std::ifstream file(entry->path() / "cmdline");
     const std::string line(std::istreambuf_iterator<char>(file), {});
     if (line.find(folder.path.string()) != std::string::npos) found.insert(std::stoll(name));
   }

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -40,8 +41,8 @@ std::string try_world(const std::string& world) {
     if (run.end.kind != sim::RunResult::Kind::kFinished) return run.end.detail;
     if (!run.log.failed_checks.empty()) return run.log.failed_checks.front();
     return run.judgement.ok() ? "" : run.judgement.text();
-  } catch (const Error& error) {
-    return to_text(error.record());
+  } catch (const std::exception& error) {
+    return to_text(record_of(error));
   }
 }
 

@@ -209,10 +209,9 @@ class ProbeFolder {
  public:
   explicit ProbeFolder(const std::string& parent)
       : path_(fs::path(parent) / "tpsync-world-XXXXXX") {
-    if (mkdtemp(path_.data()) == nullptr) {
-      error_ = errno;
-      path_.clear();
-    }
+    if (!parent.empty() && mkdtemp(path_.data()) != nullptr) return;
+    error_ = parent.empty() ? ENOENT : errno;
+    path_.clear();
   }
   ~ProbeFolder() {
     std::error_code ignored;
@@ -233,7 +232,7 @@ std::vector<MachineCheck> temporary_folder(const std::string& parent) {
   MachineCheck socket_check = of_processes("local sockets", "processes tell what they do there");
   const ProbeFolder probe(parent);
   if (probe.path().empty()) {
-    const std::string name = parent.empty() ? "TMPDIR is no folder" : parent;
+    const std::string name = parent.empty() ? "the one of TMPDIR" : parent;
     folder =
         missing(std::move(folder), name + ": " + reason(probe.error()), "export TMPDIR=/var/tmp");
     socket_check =

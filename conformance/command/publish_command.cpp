@@ -187,6 +187,17 @@ std::string text_of(const Report& report) {
   return text + "\n";
 }
 
+std::string summary(const Report& report) {
+  const auto published = std::count_if(
+      report.rounds.begin(), report.rounds.end(),
+      [](const Round& round) { return round.publication() != nullptr && round.publication()->ok; });
+  std::string text = fmt::format("{}: {} publications", report.verdict(), published);
+  if (report.recovered_version > 0) {
+    text += fmt::format(", version {} in a second world", report.recovered_version);
+  }
+  return text + (report.judgement.ok() ? ", every invariant held" : ", see above");
+}
+
 nlohmann::ordered_json to_json(const Round& round, const Transfer& transfer) {
   nlohmann::ordered_json json;
   const CallTime* publication = round.publication();
@@ -326,12 +337,7 @@ int publish(PublishFlags flags) {
   for (const std::string& explanation : report.explanations) say(explanation);
   for (const std::string& reason : report.inconclusive) say("not known: " + reason);
   for (const std::string& file : folder.files()) say("wrote " + file);
-  say(fmt::format("{}: {} publications, {}", report.verdict(),
-                  std::count_if(report.rounds.begin(), report.rounds.end(),
-                                [](const Round& round) {
-                                  return round.publication() != nullptr && round.publication()->ok;
-                                }),
-                  report.judgement.ok() ? "every invariant held" : "see above"));
+  say(summary(report));
   const ExitCode exit_code = report.exit_code();
   if (exit_code != kExitPassed) say("tpsync publish " + parameters);
   return folder.lost() ? kExitHarness : exit_code;

@@ -153,7 +153,6 @@ std::string outcome_text(const Outcome& outcome) {
   return outcome.ok() ? fmt::format("version {}", outcome.version) : to_text(*outcome.error);
 }
 
-// Equal ranks share a line.
 std::string rank_lines(const ActorLog& log) {
   std::size_t most = 0;
   for (const auto& outcomes : log.by_rank) most = std::max(most, outcomes.size());
@@ -191,7 +190,8 @@ std::string summary(const Report& report) {
   const auto published = std::count_if(
       report.rounds.begin(), report.rounds.end(),
       [](const Round& round) { return round.publication() != nullptr && round.publication()->ok; });
-  std::string text = fmt::format("{}: {} publications", report.verdict(), published);
+  std::string text = fmt::format("{}: {} {}", report.verdict(), published,
+                                 published == 1 ? "publication" : "publications");
   if (report.recovered_version > 0) {
     text += fmt::format(", version {} in a second world", report.recovered_version);
   }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tpsync publish and doctor as their users see them: tables, JSON, exit codes, what is left over."""
+"""tpsync publish and doctor as their users see them: tables, JSON, exit codes, what is left."""
 import json
 import os
 import subprocess
@@ -131,6 +131,17 @@ class Usage(Case):
             refuse({"faults": [killed]}, "faults[0].moment.op", world="process")
 
 
+class Lost(Case):
+    def test_answers_are_an_error(self):
+        for line in ("publish --world sim --tp 1", "publish --world sim --tp 1 --json", "doctor",
+                     "doctor --json"):
+            for redirection in (">/dev/full", ">&-"):
+                shell = ["bash", "-c", f'"$1" {line} {redirection}', "bash", TPSYNC]
+                result = subprocess.run(shell, capture_output=True, text=True, timeout=300)
+                self.assertEqual(result.returncode, 3, (line, redirection, result.stderr))
+                self.assertIn("standard output", result.stderr.splitlines()[-1])
+
+
 class Publish(Case):
     def publish(self, *arguments, code=0):
         result = self.run_here("publish", *arguments, "--json")
@@ -244,6 +255,7 @@ class Faults(Case):
             self.assertEqual(survivor[0]["error"]["kind"], "peer lost")
             self.assertEqual(lost, [])
             self.assertEqual(answer["recovered_version"], 1)
+            self.assertEqual(answer["publications"][0]["outcome"], "failed")
 
     def test_whose_moment_never_comes_make_a_run_inconclusive(self):
         never = {**EOF_IN_START, "moment": {**EOF_IN_START["moment"], "chunk": 999}}

@@ -19,5 +19,7 @@ void add_explore_command(CLI::App& app, Command& command);
 void add_replay_command(CLI::App& app, Command& command);
 void add_judge_command(CLI::App& app, Command& command);
 void add_hash_command(CLI::App& app, Command& command);
+void add_publish_command(CLI::App& app, Command& command);
+void add_doctor_command(CLI::App& app, Command& command);
 
 }  // namespace tpsync::conformance

@@ -19,6 +19,9 @@ struct IntegerRange {
   std::uint64_t last = UINT64_MAX;  // included
 };
 
+// Of sizes in MiB: as many bytes are still a 64-bit number.
+inline constexpr std::uint64_t kMibMax = UINT64_MAX >> 20;
+
 // nullopt for anything but decimal digits, and above 64 bits.
 std::optional<std::uint64_t> digits_of(std::string_view text);
 

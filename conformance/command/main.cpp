@@ -1,4 +1,5 @@
-// tpsync: plans publications, runs scenarios, explores faults, judges traces.
+// tpsync: plans publications, runs scenarios and loops of publications, explores faults, judges
+// traces.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -44,6 +45,8 @@ int run_command(int argc, char** argv) {
   add_replay_command(app, command);
   add_judge_command(app, command);
   add_hash_command(app, command);
+  add_publish_command(app, command);
+  add_doctor_command(app, command);
   try {
     app.parse(argc, argv);
     return command();

@@ -21,7 +21,6 @@ namespace tpsync::conformance {
 namespace {
 
 constexpr std::uint64_t kPlannedRanksMax = 1024;
-constexpr std::uint64_t kMibMax = UINT64_MAX / kMiB;
 
 struct PlanFlags {
   std::string config;

@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -14,12 +13,9 @@
 #include "conformance/command/replay_file.h"
 #include "conformance/command/usage.h"
 #include "conformance/command/world_flags.h"
+#include "conformance/command/world_runner.h"
 #include "conformance/scenarios/scripts.h"
 #include "sim/trace_file.h"
-
-#ifdef TPSYNC_HAVE_PROCESS_WORLD
-#include "conformance/process/process_run.h"
-#endif
 
 namespace tpsync::conformance {
 
@@ -53,19 +49,6 @@ void write_world(ScenarioResult& result, const ScenarioContext& context,
                                       std::pair(result.id + ".replay.json", to_json(replay))}) {
     if (folder.write(name, content)) result.files.push_back(folder.files().back());
   }
-}
-
-std::unique_ptr<WorldRunner> make_runner(const std::string& world) {
-#ifdef TPSYNC_HAVE_PROCESS_WORLD
-  if (world == "process") {
-    // Beside this program.
-    const auto self = std::filesystem::read_symlink("/proc/self/exe");
-    return std::make_unique<ProcessRunner>(
-        ProcessOptions{self.parent_path() / "tpsync-test-runtime"});
-  }
-#endif
-  TPSYNC_ASSERT(world == "sim");
-  return std::make_unique<SimRunner>();
 }
 
 ScenarioResult run_one(WorldRunner& runner, const Scenario& scenario, const WorldSpec& spec,
@@ -196,9 +179,7 @@ void add_run_command(CLI::App& app, Command& command) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* run_app = app.add_subcommand("run", "Run scenarios and judge them");
   run_app->add_option("id", flags->prefixes, "Ids or their prefixes (default: all)");
-#ifdef TPSYNC_HAVE_PROCESS_WORLD
-  flags->world.worlds.emplace_back("process");
-#endif
+  flags->world.worlds = built_worlds();
   flags->world.add_to(*run_app);
   run_app->add_flag("--json", flags->json, "JSON on standard output");
   run_app->add_option("--out", flags->out, "Folder for traces, replay files and result.json");

@@ -13,6 +13,7 @@ enum ExitCode : int {
   // The harness itself failed (before 1), or a replay gave another trace hash, or output that was
   // asked for could not be written.
   kExitHarness = 3,
+  kExitEnvironment = 4,  // this machine cannot run a world that this build has
   kExitUsage = 64,
 };
 

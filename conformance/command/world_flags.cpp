@@ -24,6 +24,7 @@ void WorldFlags::add_to(CLI::App& app) {
                  "Hugging Face config.json, or its directory (default: tiny-tp4)");
   add_integer(app, "--bucket-bytes", bucket_bytes, {.first = 1},
               "Packed buffer (default 1024 for models below 1 MiB, else 640 MiB)");
+  add_integer(app, "--bucket-mib", bucket_mib, {1, kMibMax}, "The same in MiB");
   app.add_flag("--gloo-only", gloo_only,
                "Agree over Gloo alone, not over shared memory (--world process)");
   app.add_flag("--phantom", phantom, "Track extents and content tags instead of bytes");
@@ -53,11 +54,11 @@ model::ModelConfig load_config_or_refuse(const std::string& path) {
 
 namespace {
 
-std::string flag_of(const std::string& field, bool has_config) {
+std::string flag_of(const std::string& field, const WorldFlags& flags) {
   if (field == "tp" || field == "actors") return "--" + field;
-  if (field == "bucket_bytes") return "--bucket-bytes";
+  if (field == "bucket_bytes") return flags.bucket_mib ? "--bucket-mib" : "--bucket-bytes";
   // The built-in model is not what is wrong.
-  return has_config ? "--config" : "--tp";
+  return flags.config ? "--config" : "--tp";
 }
 
 }  // namespace
@@ -73,6 +74,9 @@ WorldSpec WorldFlags::spec() const {
   if (gloo_only && world != "process") {
     throw UsageError{"--gloo-only: only a world of processes has another way; use --world process"};
   }
+  if (bucket_mib && bucket_bytes) {
+    throw UsageError{"--bucket-mib: give either --bucket-mib or --bucket-bytes"};
+  }
   const int ranks = static_cast<int>(tp.value_or(4));
   WorldSpec spec = small_world(config ? load_config_or_refuse(*config) : tiny_tp4(), ranks);
   spec.actors = static_cast<int>(actors.value_or(tp.value_or(4)));
@@ -82,7 +86,8 @@ WorldSpec WorldFlags::spec() const {
   if (world != "sim") set_real_timeouts(spec);
   try {
     const model::CanonicalPlan plan = model::plan_canonical(spec.config);
-    spec.sync.bucket_bytes = bucket_bytes.value_or(default_bucket_bytes(plan));
+    spec.sync.bucket_bytes =
+        bucket_mib ? *bucket_mib * kMiB : bucket_bytes.value_or(default_bucket_bytes(plan));
     if (plan.byte_count >= kMiB) {
       spec.sync.gpu_memory_headroom_bytes = 2048 * kMiB;
       spec.kv_cache_bytes = kGiB;
@@ -90,7 +95,7 @@ WorldSpec WorldFlags::spec() const {
     check_world(spec);
   } catch (const Error& error) {
     const ErrorRecord& record = error.record();
-    throw UsageError{flag_of(record.subject, config.has_value()) + ": " + record.detail};
+    throw UsageError{flag_of(record.subject, *this) + ": " + record.detail};
   }
   if (phantom) spec.sync.content_digest = false;
   return spec;

@@ -22,6 +22,7 @@ struct WorldFlags {
   std::optional<std::uint64_t> actors;  // as tp
   std::optional<std::string> config;
   std::optional<std::uint64_t> bucket_bytes;
+  std::optional<std::uint64_t> bucket_mib;  // the same in MiB
   bool phantom = false;
   bool gloo_only = false;
 

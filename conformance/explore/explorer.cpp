@@ -18,14 +18,6 @@ namespace {
 
 constexpr std::size_t kFindingsMax = 10;
 
-// Faults after which the control group is broken, or an actor gone: another world has to recover.
-bool breaks_world(const faults::Fault& fault) {
-  const bool ends_actor = (fault.name == "process.kill" || fault.name == "process.stop") &&
-                          fault.moment.role == "actor";
-  return ends_actor ||
-         (fault.name == "collective.rank_error" && fault.moment.op.starts_with("control."));
-}
-
 bool is_mark(const sim::Event& event) {
   return event.kind == static_cast<std::uint16_t>(judge::Record::kFault) ||
          event.kind == static_cast<std::uint16_t>(judge::Record::kHealed);
@@ -184,6 +176,13 @@ class Explorer {
 };
 
 }  // namespace
+
+bool breaks_world(const faults::Fault& fault) {
+  const bool ends_actor = (fault.name == "process.kill" || fault.name == "process.stop") &&
+                          fault.moment.role == "actor";
+  return ends_actor ||
+         (fault.name == "collective.rank_error" && fault.moment.op.starts_with("control."));
+}
 
 std::string_view name_of(sim::Policy policy) {
   switch (policy) {

@@ -51,6 +51,10 @@ ExploreReport explore_single(SimRunner& runner, const WorldSpec& spec,
 
 std::string_view name_of(sim::Policy policy);
 
+// True if the control group is broken after this fault, or an actor gone: another world has to
+// recover.
+bool breaks_world(const faults::Fault& fault);
+
 // True if no event of `run` differs from `twin`'s, the harness's own fault marks left out.
 bool same_events(const sim::Trace& run, const sim::Trace& twin);
 

@@ -29,8 +29,9 @@ std::uint64_t hash_at(const std::byte* bytes, std::uint64_t count) {
 }  // namespace
 
 TemporaryFolder::TemporaryFolder() {
-  std::string pattern = std::filesystem::temp_directory_path() / "tpsync-world-XXXXXX";
-  if (mkdtemp(pattern.data()) == nullptr)
+  std::error_code error;
+  std::string pattern = std::filesystem::temp_directory_path(error) / "tpsync-world-XXXXXX";
+  if (error || mkdtemp(pattern.data()) == nullptr)
     throw_broken(ErrorKind::kIo, pattern, "this folder can't be made");
   folder.path = pattern;
 }

@@ -81,6 +81,7 @@ class Actor {
   void check(bool condition, std::string_view what);
   // The process is killed, as from outside. May return: its next operation then ends it.
   void die() { ports_.die(); }
+  TimePoint now() const { return ports_.world.clock.now(); }
   void mark(std::string_view text) {
     ports_.recorder.record(judge::Record::kScript, 0, 0, 0, text);
   }

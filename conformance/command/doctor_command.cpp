@@ -1,0 +1,138 @@
+// tpsync doctor: what this machine can run, and what is missing for the rest, each with the command
+// that mends it. A world that nothing stands against is tried: one publication at TP 1.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "conformance/command/commands.h"
+#include "conformance/command/machine_checks.h"
+#include "conformance/command/output.h"
+#include "conformance/command/publish_loop.h"
+#include "conformance/command/usage.h"
+#include "conformance/command/world_flags.h"
+#include "conformance/command/world_runner.h"
+#include "tpsync/base/errors.h"
+
+namespace tpsync::conformance {
+
+namespace {
+
+struct WorldAnswer {
+  std::string world;
+  bool built = false;
+  bool runs = false;
+  std::string why;  // what was tried, or what stands against it
+};
+
+// Empty if the world published once and every invariant held.
+std::string try_world(const std::string& world) {
+  try {
+    WorldFlags flags;
+    flags.worlds = built_worlds();
+    flags.world = world;
+    flags.tp = 1;
+    const Run run = make_runner(world)->run(flags.spec(), {}, publish_loop({.versions = 1}));
+    if (run.end.kind != sim::RunResult::Kind::kFinished) return run.end.detail;
+    if (!run.log.failed_checks.empty()) return run.log.failed_checks.front();
+    return run.judgement.ok() ? "" : run.judgement.text();
+  } catch (const std::exception& error) {
+    return to_text(record_of(error));
+  }
+}
+
+WorldAnswer ask(const std::string& world, const std::vector<MachineCheck>& checks) {
+  const std::vector<std::string> built = built_worlds();
+  WorldAnswer answer{world, std::find(built.begin(), built.end(), world) != built.end()};
+  answer.why = what_stops(checks, world);
+  if (!answer.built) {
+    answer.why = "not in this build" + (answer.why.empty() ? "" : "; " + answer.why);
+    return answer;
+  }
+  if (!answer.why.empty()) return answer;
+  answer.why = try_world(world);
+  answer.runs = answer.why.empty();
+  answer.why = answer.runs ? "one publication at TP 1 passed"
+                           : "one publication at TP 1 failed: " + answer.why;
+  return answer;
+}
+
+BuildParts build_parts() {
+  BuildParts parts;
+  const std::vector<std::string> built = built_worlds();
+  parts.gloo = std::find(built.begin(), built.end(), "process") != built.end();
+  parts.sanitizer = TPSYNC_SANITIZER;
+  parts.test_runtime = test_runtime_program();
+  std::error_code error;
+  const auto folder = std::filesystem::temp_directory_path(error);
+  if (!error) parts.temporary = folder;
+  return parts;
+}
+
+nlohmann::ordered_json to_json(const std::vector<MachineCheck>& checks,
+                               const std::vector<WorldAnswer>& answers) {
+  nlohmann::ordered_json json;
+  json["version"] = TPSYNC_VERSION;
+  json["sanitizer"] = TPSYNC_SANITIZER;
+  json["checks"] = nlohmann::ordered_json::array();
+  for (const MachineCheck& check : checks) {
+    json["checks"].push_back({{"what", check.what},
+                              {"state", std::string(to_string(check.state))},
+                              {"found", check.found},
+                              {"why", check.why},
+                              {"mend", check.mend},
+                              {"needed_by", check.needed_by}});
+  }
+  json["worlds"] = nlohmann::ordered_json::array();
+  for (const WorldAnswer& answer : answers) {
+    json["worlds"].push_back({{"world", answer.world},
+                              {"built", answer.built},
+                              {"runs", answer.runs},
+                              {"why", answer.why}});
+  }
+  return json;
+}
+
+std::string text_of(const std::vector<MachineCheck>& checks,
+                    const std::vector<WorldAnswer>& answers) {
+  std::vector<std::vector<std::string>> rows = {{"what", "state", "found", "why", "mend"}};
+  for (const MachineCheck& check : checks) {
+    const char* const nothing = check.state == MachineState::kOk ? "-" : "nothing in this version";
+    rows.push_back({check.what, std::string(to_string(check.state)), check.found, check.why,
+                    check.mend.empty() ? nothing : check.mend});
+  }
+  std::string text = table(rows) + "\n";
+  rows = {{"world", "state", "why"}};
+  for (const WorldAnswer& answer : answers) {
+    rows.push_back({answer.world, answer.runs ? "runs" : "does not run", answer.why});
+  }
+  return text + table(rows);
+}
+
+int doctor(bool as_json) {
+  const std::vector<MachineCheck> checks = check_machine(build_parts());
+  std::vector<WorldAnswer> answers;
+  for (const char* world : {"sim", "process", "gpu"}) answers.push_back(ask(world, checks));
+  fmt::print("{}", as_json ? dumped(to_json(checks, answers)) : text_of(checks, answers));
+  const bool complete = std::all_of(answers.begin(), answers.end(), [](const WorldAnswer& answer) {
+    return answer.runs || !answer.built;
+  });
+  return complete ? kExitPassed : kExitEnvironment;
+}
+
+}  // namespace
+
+void add_doctor_command(CLI::App& app, Command& command) {
+  auto as_json = std::make_shared<bool>(false);
+  CLI::App* doctor_app =
+      app.add_subcommand("doctor", "Say what this machine can run, and what mends the rest");
+  doctor_app->add_flag("--json", *as_json, "JSON on standard output");
+  doctor_app->callback([as_json, &command] { command = [as_json] { return doctor(*as_json); }; });
+}
+
+}  // namespace tpsync::conformance

@@ -48,6 +48,27 @@ class TracedChannel final : public ForwardingChannel {
   std::uint64_t end_ = 0;
 };
 
+// Only the wait that saw the end is on record: how often others looked before is a matter of time.
+class TracedProcess final : public ForwardingProcess {
+ public:
+  TracedProcess(std::unique_ptr<Process> inner, ProcessTracer& tracer)
+      : ForwardingProcess(std::move(inner)), tracer_(tracer) {}
+
+  std::optional<ExitStatus> wait(Deadline deadline) noexcept override {
+    const auto status = inner().wait(deadline);
+    if (!status || std::exchange(known_, true)) return status;
+    auto operation =
+        tracer_.begin(Op::kProcessWait, static_cast<std::uint64_t>(pid()),
+                      static_cast<std::uint64_t>(status->code), status->signaled ? 1 : 0);
+    tracer_.finish(operation);
+    return status;
+  }
+
+ private:
+  ProcessTracer& tracer_;
+  bool known_ = false;
+};
+
 }  // namespace
 
 // What core holds.
@@ -174,7 +195,7 @@ std::unique_ptr<Process> TracedLauncher::spawn(SpawnRequest request) {
     auto child = inner().spawn(std::move(request));
     event.a = static_cast<std::uint64_t>(child->pid());
     if (kept != nullptr) TracedChannels::name_end(*kept, child->pid());
-    return child;
+    return std::unique_ptr<Process>(std::make_unique<TracedProcess>(std::move(child), tracer_));
   });
 }
 

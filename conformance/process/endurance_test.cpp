@@ -266,7 +266,7 @@ TEST(Endurance, TwoHundredPublicationsLeaveEveryProcessWithWhatItHadAfterTheSeco
                                kActors);
   set_real_timeouts(spec);
   ProcessRunner runner({TPSYNC_TEST_RUNTIME});
-  const Run run = runner.run(spec, {}, [&](Actor& actor) {
+  const conformance::Run run = runner.run(spec, {}, [&](Actor& actor) {
     const auto expect = [&](const Outcome& outcome, const char* what) {
       actor.check(outcome.ok(), outcome.ok() ? what : to_text(*outcome.error));
     };

@@ -51,9 +51,9 @@ const std::vector<Rule>& rules() {
        {Op::kControlLostPeer, Op::kControlAlarm, Op::kChannelWaitReadable},
        {}},
       {{"membership",
-        "A simulated group exists for all its members when the first of them asks for it; a real "
-        "one is met by each member for itself."},
-       {},
+        "A simulated group exists for all its members when the first of them asks for it; the "
+        "members of a real one meet, and watch each other's processes."},
+       {Op::kProcessAttach},
        {EventKind::kGroupMember}},
       {{"totals",
         "Counters at the end of a run and peaks of device memory are measures of a world, not "
@@ -73,6 +73,11 @@ const std::vector<Rule>& rules() {
       {{"names",
         "Numbers of processes, channels, groups, regions and streams are each world's own: they "
         "are replaced by who it is and how many there were before."},
+       {},
+       {}},
+      {{"handles",
+        "A handle of device memory is as large as each world makes it: commands that carry handles "
+        "are compared without their bytes."},
        {},
        {}},
       {{"hashes",

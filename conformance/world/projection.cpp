@@ -68,6 +68,7 @@ struct Placed {
   Key key;
   std::int64_t begin = 0;
   std::int64_t end = 0;
+  std::uint64_t bytes = 0;  // of a message
 };
 struct Place {
   std::size_t process = 0;
@@ -115,7 +116,10 @@ class Projector {
     find_channels();
     find_groups();
     for (const Event& event : trace_.events) take(event);
-    for (Process& process : processes_) sort_arrivals(process);
+    for (Process& process : processes_) {
+      take_handles_off(process);
+      sort_arrivals(process);
+    }
     find_orders();
   }
 
@@ -168,6 +172,7 @@ class Projector {
   void take_region(Process& process, const Event& event);
   void take_log(Process& process, const Event& event);
   void take_record(Process& process, const Event& event);
+  void take_handles_off(Process& process) const;
   static void sort_arrivals(Process& process);
 
   Placed& add(Process& process, const Event& event, std::string what, std::string value = {},
@@ -217,6 +222,7 @@ class Projector {
   std::map<Key, std::size_t> spawned_;           // by parent and the world's number of the process
   std::map<std::uint64_t, std::size_t> owners_;  // of channel ends
   std::map<std::uint64_t, std::string> groups_;
+  std::uint64_t handle_bytes_ = 0;  // of one handle per actor
   std::vector<Order> orders_;
 };
 
@@ -263,9 +269,14 @@ void Projector::find_spawned() {
 }
 
 void Projector::find_channels() {
-  for (const Event& event : trace_.events)
+  std::uint64_t handle_bytes = 0;
+  for (const Event& event : trace_.events) {
     if (is_op(event, Op::kChannelRead) || is_op(event, Op::kChannelWrite))
       owners_.emplace(event.a, event.process);
+    if (is_op(event, Op::kDeviceImport) && handle_bytes == 0) handle_bytes = event.b;
+  }
+  for (const Process& process : processes_)
+    if (process.role == "actor") handle_bytes_ += handle_bytes;
 }
 
 void Projector::find_groups() {
@@ -470,6 +481,7 @@ void Projector::take_channel(Process& process, const Event& event) {
     Placed& placed = process.steps[*mine.step];
     placed.step.value = value;
     placed.end = event.end;
+    placed.bytes = mine.bytes;
     return;
   }
   if (mine.step) {  // something came in between: the message is there with its last byte
@@ -483,7 +495,8 @@ void Projector::take_channel(Process& process, const Event& event) {
   add(process, event,
       fmt::format("{} {} {} {}", writes ? "send" : "receive", mine.number, writes ? "to" : "from",
                   to),
-      value, writes ? Tie::kSend : Tie::kReceive, key);
+      value, writes ? Tie::kSend : Tie::kReceive, key)
+      .bytes = mine.bytes;
 }
 
 void Projector::take_log(Process& process, const Event& event) {
@@ -545,6 +558,28 @@ void Projector::take_record(Process& process, const Event& event) {
     default:
       add(process, event, fmt::format("record {}", event.kind),
           fmt::format("{} {} {} {}", event.a, event.b, event.c, subject));
+  }
+}
+
+// Commands that carry a handle of every actor's buffer, on their way down: their sizes are compared
+// without them.
+void Projector::take_handles_off(Process& process) const {
+  const auto carries = [](const Placed& placed) {
+    const std::string& what = placed.step.what;
+    return what.starts_with("command") &&
+           (what.find(" probe_ipc") != std::string::npos ||
+            what.find(" update_native_weights") != std::string::npos);
+  };
+  const auto take_off = [this](Placed& placed) {
+    placed.step.value = fmt::format("{} bytes and handles", placed.bytes - handle_bytes_);
+  };
+  for (std::size_t i = 0; i < process.steps.size(); ++i) {
+    if (!carries(process.steps[i])) continue;
+    if (i > 0 && process.steps[i - 1].tie == Tie::kReceive) take_off(process.steps[i - 1]);
+    for (std::size_t s = i + 1; s < process.steps.size(); ++s) {
+      if (process.steps[s].tie != Tie::kSend || process.role == "worker") break;
+      take_off(process.steps[s]);
+    }
   }
 }
 

@@ -17,7 +17,14 @@ class TracedChannel final : public ForwardingChannel {
  public:
   TracedChannel(std::unique_ptr<Channel> inner, ProcessTracer& tracer)
       : ForwardingChannel(std::move(inner)), tracer_(tracer) {}
+  ~TracedChannel() override {
+    if (!closed_) close();
+  }
   void set_end(std::uint64_t end) { end_ = end; }
+  std::unique_ptr<Channel> hand_over() {
+    closed_ = true;  // as far as this process is concerned
+    return release();
+  }
 
   std::size_t read_some(MutableByteView into, Deadline deadline) override {
     return tracer_.run(Op::kChannelRead, end_, 0, 0, [&](sim::Event& event) {
@@ -38,6 +45,7 @@ class TracedChannel final : public ForwardingChannel {
   }
 
   void close() noexcept override {
+    if (std::exchange(closed_, true)) return inner().close();
     auto operation = tracer_.begin(Op::kChannelClose, end_);
     inner().close();
     tracer_.finish(operation);
@@ -46,6 +54,28 @@ class TracedChannel final : public ForwardingChannel {
  private:
   ProcessTracer& tracer_;
   std::uint64_t end_ = 0;
+  bool closed_ = false;
+};
+
+// Only the wait that saw the end is on record: how often others looked before is a matter of time.
+class TracedProcess final : public ForwardingProcess {
+ public:
+  TracedProcess(std::unique_ptr<Process> inner, ProcessTracer& tracer)
+      : ForwardingProcess(std::move(inner)), tracer_(tracer) {}
+
+  std::optional<ExitStatus> wait(Deadline deadline) noexcept override {
+    const auto status = inner().wait(deadline);
+    if (!status || std::exchange(known_, true)) return status;
+    auto operation =
+        tracer_.begin(Op::kProcessWait, static_cast<std::uint64_t>(pid()),
+                      static_cast<std::uint64_t>(status->code), status->signaled ? 1 : 0);
+    tracer_.finish(operation);
+    return status;
+  }
+
+ private:
+  ProcessTracer& tracer_;
+  bool known_ = false;
 };
 
 }  // namespace
@@ -96,7 +126,7 @@ class WorldChannel final : public Channel {
 
   void set_end(std::uint64_t end) { traced_->set_end(end); }
   Channel& system() { return *system_; }
-  std::unique_ptr<Channel> release() { return traced_->release(); }
+  std::unique_ptr<Channel> release() { return traced_->hand_over(); }
   Readiness readiness() const {
     return readiness_ != nullptr ? readiness_->readiness() : Readiness::kAsInner;
   }
@@ -174,7 +204,7 @@ std::unique_ptr<Process> TracedLauncher::spawn(SpawnRequest request) {
     auto child = inner().spawn(std::move(request));
     event.a = static_cast<std::uint64_t>(child->pid());
     if (kept != nullptr) TracedChannels::name_end(*kept, child->pid());
-    return child;
+    return std::unique_ptr<Process>(std::make_unique<TracedProcess>(std::move(child), tracer_));
   });
 }
 

@@ -32,7 +32,7 @@ int run_runtime_process(const WorldFolder& folder, const std::string& version,
   const WrittenWorld written = read_world(folder);
   const WorldSpec& spec = written.spec;
   ProcessSeams seams(folder, {"runtime", 0, 0, getpid(), getppid()}, written);
-  const auto channel = seams.inherited_channel("actor");
+  auto channel = seams.inherited_channel("actor");
   runtime::RuntimeOptions options;
   options.tp_size = spec.tp;
   options.version = kTestVersion;
@@ -49,6 +49,7 @@ int run_runtime_process(const WorldFolder& folder, const std::string& version,
     return request;
   };
   runtime::run_runtime(seams.world(), *channel, options);
+  channel.reset();
   seams.goodbye(0);
   return 0;
 }
@@ -58,7 +59,7 @@ int run_worker_process(const WorldFolder& folder, const std::string& version, in
   WorldSpec& spec = written.spec;
   spec.base_version = number_in(version);
   ProcessSeams seams(folder, {"worker", rank, rank, getpid(), getppid()}, written);
-  const auto channel = seams.inherited_channel("runtime");
+  auto channel = seams.inherited_channel("runtime");
   const auto memory = device::HostMemory::open(written.account);
   device::HostDevice host(*memory, {device_uuid(rank), device::Landing::kAtLaunch});
   device::Device& device = seams.device(host, rank);
@@ -79,6 +80,7 @@ int run_worker_process(const WorldFolder& folder, const std::string& version, in
         return std::make_unique<TestEngine>(resident, spec, content, nullptr);
       },
       options);
+  channel.reset();
   seams.goodbye(0);
   return 0;
 }

@@ -22,12 +22,11 @@ using judge::Record;
 using sim::Event;
 using sim::EventKind;
 using sim::Op;
-
-bool is_kind(const Event& event, EventKind kind) {
+bool has_kind(const Event& event, EventKind kind) {
   return event.kind == static_cast<std::uint16_t>(kind);
 }
-bool is_op(const Event& event, Op op) {
-  return is_kind(event, EventKind::kOp) && event.op == static_cast<std::uint16_t>(op);
+bool has_op(const Event& event, Op op) {
+  return has_kind(event, EventKind::kOp) && event.op == static_cast<std::uint16_t>(op);
 }
 
 constexpr std::uint64_t kBroadcast = 3;  // as kGroupEnter numbers kinds of calls
@@ -177,7 +176,7 @@ class Projector {
 
   Placed& add(Process& process, const Event& event, std::string what, std::string value = {},
               Tie tie = Tie::kNone, Key key = {}) {
-    if (is_kind(event, EventKind::kOp) && event.result != sim::kOk) {
+    if (has_kind(event, EventKind::kOp) && event.result != sim::kOk) {
       value += (value.empty() ? "" : ", ") + result_text(event.result);
       tie = Tie::kNone;
     }
@@ -229,7 +228,7 @@ class Projector {
 void Projector::find_processes() {
   std::map<std::pair<std::string, std::uint64_t>, std::uint64_t> starts;
   for (const Event& event : trace_.events) {
-    if (!is_kind(event, EventKind::kProcessStart)) continue;
+    if (!has_kind(event, EventKind::kProcessStart)) continue;
     if (event.process >= processes_.size()) processes_.resize(event.process + 1);
     Process& process = processes_[event.process];
     process.role = text(event.text);
@@ -261,7 +260,7 @@ void Projector::find_spawned() {
   }
   std::map<std::size_t, std::size_t> used;
   for (const Event& event : trace_.events) {
-    if (!is_op(event, Op::kProcessSpawn) || event.result != sim::kOk) continue;
+    if (!has_op(event, Op::kProcessSpawn) || event.result != sim::kOk) continue;
     const std::vector<std::size_t>& list = children[event.process];
     const std::size_t next = used[event.process]++;
     if (next < list.size()) spawned_[{event.process, event.a}] = list[next];
@@ -271,9 +270,9 @@ void Projector::find_spawned() {
 void Projector::find_channels() {
   std::uint64_t handle_bytes = 0;
   for (const Event& event : trace_.events) {
-    if (is_op(event, Op::kChannelRead) || is_op(event, Op::kChannelWrite))
+    if (has_op(event, Op::kChannelRead) || has_op(event, Op::kChannelWrite))
       owners_.emplace(event.a, event.process);
-    if (is_op(event, Op::kDeviceImport) && handle_bytes == 0) handle_bytes = event.b;
+    if (has_op(event, Op::kDeviceImport) && handle_bytes == 0) handle_bytes = event.b;
   }
   for (const Process& process : processes_)
     if (process.role == "actor") handle_bytes_ += handle_bytes;
@@ -282,7 +281,7 @@ void Projector::find_channels() {
 void Projector::find_groups() {
   std::map<std::uint64_t, bool> shards;
   for (const Event& event : trace_.events) {
-    if (!is_kind(event, EventKind::kOp)) continue;
+    if (!has_kind(event, EventKind::kOp)) continue;
     const std::string_view name = sim::to_string(static_cast<Op>(event.op));
     if (name.starts_with("control.")) shards.emplace(event.a, false);
     if (name.starts_with("shard.")) shards.emplace(event.a, true);
@@ -459,7 +458,7 @@ void Projector::take_region(Process& process, const Event& event) {
 }
 
 void Projector::take_channel(Process& process, const Event& event) {
-  const bool writes = is_op(event, Op::kChannelWrite);
+  const bool writes = has_op(event, Op::kChannelWrite);
   const auto peer = owners_.find(event.a ^ 1);
   const std::string to = peer == owners_.end() ? "nobody" : processes_[peer->second].name;
   auto& mine = writes ? process.sent[event.a] : process.received[event.a];
@@ -504,7 +503,7 @@ void Projector::take_log(Process& process, const Event& event) {
   const auto a = static_cast<std::int64_t>(event.a);
   const auto b = static_cast<std::int64_t>(event.b);
   const std::string subject(text(event.text));
-  if (is_kind(event, EventKind::kLogText)) {
+  if (has_kind(event, EventKind::kLogText)) {
     if (log == LogEvent::kStateChanged) add(process, event, "now", subject);
     return;
   }

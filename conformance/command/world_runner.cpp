@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "faults/injector.h"
 #include "tpsync/base/errors.h"
 
 #ifdef TPSYNC_HAVE_PROCESS_WORLD

@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <set>
 
@@ -223,7 +222,8 @@ class ActorWait {
 // it had, whoever is still to collect it.
 bool runs(std::int64_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  const std::string stat(std::istreambuf_iterator<char>(file), {});
+  std::string stat;
+  std::getline(file, stat, '\0');  // reading the entry of a process that ends meanwhile may fail
   const std::size_t name_end = stat.rfind(')');
   return name_end != std::string::npos && stat.at(name_end + 2) != 'Z';
 }
@@ -240,7 +240,8 @@ std::vector<pid_t> living_children(EventCollector& collector, const WorldFolder&
     const std::string name = entry->path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     std::ifstream file(entry->path() / "cmdline");
-    const std::string line(std::istreambuf_iterator<char>(file), {});
+    std::string line;
+    std::getline(file, line);
     if (line.find(folder.path.string()) != std::string::npos) found.insert(std::stoll(name));
   }
   return {found.begin(), found.end()};

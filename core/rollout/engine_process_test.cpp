@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -71,7 +70,8 @@ class EngineAndProcess : public testing::Test {
   // A process whose parent has gone is a zombie until the system's first process collects it.
   static bool runs(const std::string& pid) {
     std::ifstream file("/proc/" + pid + "/stat");
-    std::string stat(std::istreambuf_iterator<char>(file), {});
+    std::string stat;
+    std::getline(file, stat, '\0');
     const std::size_t name_end = stat.rfind(')');
     return name_end != std::string::npos && stat.at(name_end + 2) != 'Z';
   }

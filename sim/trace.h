@@ -119,7 +119,7 @@ enum class EventKind : std::uint16_t {
   kDescriptorClosed = 22,
 
   kGroupMade = 30,       // a: group, b: size, c: 1 control, 2 shard
-  kGroupMember = 31,     // a: group, b: rank
+  kGroupMember = 31,     // a: group, b: rank, c: of a real group, its kind as above
   kGroupEnter = 32,      // a: group, b: sequence, c: kind<<56 | root<<48 | bytes
   kGroupDelivered = 33,  // a: group, b: sequence, c: mask of ranks whose contribution has arrived
   kGroupComplete = 34,   // a: group, b: sequence, c: hash of what this rank received

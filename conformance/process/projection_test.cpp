@@ -15,7 +15,7 @@
 namespace tpsync::conformance {
 namespace {
 
-constexpr std::size_t kReportedMax = 20;
+constexpr std::size_t kReportedMax = 40;
 
 // Runs each world in processes and then, with the same spec, options and script, in the simulator.
 // Processes first: what a script changes in the harness's memory, only the simulator sees.
@@ -47,9 +47,16 @@ class ComparingRunner final : public WorldRunner {
     SimOptions unjudged = job.options;
     unjudged.judge = false;
     sim_.run(job.spec, unjudged, job.script);
-    const auto view = job.options.plan.faults.empty() ? project : project_failures;
+    const bool undisturbed = job.options.plan.faults.empty() && !anybody_killed(sim_.trace());
+    const auto view = undisturbed ? project : project_failures;
     for (const std::string& difference : differences(view(sim_.trace()), view(process_.trace())))
       found_.push_back(job.label + ": " + difference);
+  }
+
+  static bool anybody_killed(const sim::Trace& trace) {
+    return std::any_of(trace.events.begin(), trace.events.end(), [](const sim::Event& event) {
+      return event.kind == static_cast<std::uint16_t>(sim::EventKind::kProcessKill);
+    });
   }
 
   ProcessRunner process_;

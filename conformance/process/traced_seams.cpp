@@ -101,7 +101,7 @@ void TracedRecorder::record(judge::Record kind, std::uint64_t a, std::uint64_t b
 TracedControlGroup::TracedControlGroup(std::unique_ptr<collective::ControlGroup> inner,
                                        ProcessTracer& tracer, std::uint64_t id)
     : ForwardingControlGroup(std::move(inner)), tracer_(tracer), id_(id) {
-  tracer_.record(EventKind::kGroupMember, id_, static_cast<std::uint64_t>(rank()));
+  tracer_.record(EventKind::kGroupMember, id_, static_cast<std::uint64_t>(rank()), 1);
 }
 
 template <typename Call>
@@ -187,7 +187,12 @@ void TracedControlGroup::leave() noexcept {
 TracedShardGroup::TracedShardGroup(std::unique_ptr<collective::ShardGroup> inner,
                                    ProcessTracer& tracer, std::uint64_t id)
     : ForwardingShardGroup(std::move(inner)), tracer_(tracer), id_(id) {
-  tracer_.record(EventKind::kGroupMember, id_, static_cast<std::uint64_t>(rank()));
+  tracer_.record(EventKind::kGroupMember, id_, static_cast<std::uint64_t>(rank()), 2);
+}
+
+void TracedShardGroup::note_leave() {
+  if (std::exchange(left_, true)) return;
+  tracer_.record(EventKind::kGroupLeave, id_, static_cast<std::uint64_t>(rank()));
 }
 
 void TracedShardGroup::all_gather(device::StreamId stream, device::RegionId buffer,
@@ -208,7 +213,7 @@ void TracedShardGroup::wait(device::StreamId stream, Deadline deadline,
       inner().wait(stream, deadline, watch);
       tracer_.record(EventKind::kGroupComplete, id_, sequence_);
     } catch (const Error& error) {
-      tracer_.record(EventKind::kGroupLeave, id_, static_cast<std::uint64_t>(rank()));
+      note_leave();
       tracer_.record(EventKind::kGroupFail, id_, sequence_,
                      static_cast<std::uint64_t>(error.record().rank + 1), {},
                      static_cast<std::uint16_t>(error.kind()));
@@ -219,7 +224,7 @@ void TracedShardGroup::wait(device::StreamId stream, Deadline deadline,
 
 void TracedShardGroup::abort() noexcept {
   auto operation = tracer_.begin(Op::kShardAbort, id_);
-  tracer_.record(EventKind::kGroupLeave, id_, static_cast<std::uint64_t>(rank()));
+  note_leave();
   inner().abort();
   tracer_.finish(operation);
 }

@@ -134,15 +134,19 @@ class TracedShardGroup final : public collective::ForwardingShardGroup {
  public:
   TracedShardGroup(std::unique_ptr<collective::ShardGroup> inner, ProcessTracer& tracer,
                    std::uint64_t id);
+  ~TracedShardGroup() override { note_leave(); }
   void all_gather(device::StreamId stream, device::RegionId buffer,
                   std::span<const collective::GatherPart> parts) override;
   void wait(device::StreamId stream, Deadline deadline, collective::ControlGroup& watch) override;
   void abort() noexcept override;
 
  private:
+  void note_leave();
+
   ProcessTracer& tracer_;
   std::uint64_t id_;
   std::uint64_t sequence_ = 0;
+  bool left_ = false;
 };
 
 // Counts what the process holds, so that its end can say what it left, and records each new peak of

@@ -86,9 +86,10 @@ const std::vector<Rule>& rules() {
         "generated tokens and resident lanes."},
        {},
        {}},
-      {{"free memory",
-        "How much memory a device has, and how much of it is free while other processes allocate, "
-        "is each world's own."},
+      {{"hosts",
+        "How much memory a device has, how much of it is free while other processes allocate, and "
+        "what a host is called is each world's own, and so is the size of what ranks tell each "
+        "other of it."},
        {},
        {}},
       {{"failure texts",
@@ -96,7 +97,16 @@ const std::vector<Rule>& rules() {
         "world; kind, remedy, phase, rank and subject are compared."},
        {},
        {}},
-      {{"killing signals", "A real world sees that a process was killed, not by which signal."},
+      {{"killed how",
+        "A real world sees that a process was killed, later than it happened, and not by which "
+        "signal."},
+       {},
+       {}},
+      {{"given up",
+        "In a world with faults, a runtime or worker whose parent was killed or gave up on it "
+        "leaves "
+        "because its channel is closed, or is killed, whichever comes first: that it ended is "
+        "compared."},
        {},
        {}},
   };

@@ -22,6 +22,7 @@ using judge::Record;
 using sim::Event;
 using sim::EventKind;
 using sim::Op;
+
 bool has_kind(const Event& event, EventKind kind) {
   return event.kind == static_cast<std::uint16_t>(kind);
 }
@@ -29,7 +30,11 @@ bool has_op(const Event& event, Op op) {
   return has_kind(event, EventKind::kOp) && event.op == static_cast<std::uint16_t>(op);
 }
 
-constexpr std::uint64_t kBroadcast = 3;  // as kGroupEnter numbers kinds of calls
+// As kGroupEnter numbers kinds of calls.
+constexpr std::uint64_t kGather = 2;
+constexpr std::uint64_t kBroadcast = 3;
+constexpr std::uint64_t kShardGroup = 2;  // as kGroupMade numbers kinds of groups
+constexpr std::string_view kHostsPhase = "topology-memory-preflight";
 
 std::string result_text(std::uint16_t result) {
   if (result == sim::kOk) return "";
@@ -98,6 +103,7 @@ struct Process {
   std::uint64_t regions_made = 0;
   std::uint64_t streams_made = 0;
   std::map<std::uint64_t, std::uint64_t> streams;
+  bool exported = false;  // and has not told its peers of it
   bool ended = false;
   bool exited = false;
 };
@@ -143,8 +149,12 @@ class Projector {
       for (std::size_t i = 0; i < process.steps.size(); ++i) {
         const Placed& placed = process.steps[i];
         const bool outcome = placed.tie == Tie::kOutcome && process.exited;
-        if ((placed.tie == Tie::kPhase && i < past[index]) || outcome || placed.tie == Tie::kEnd)
+        if ((placed.tie == Tie::kPhase && i < past[index]) || outcome)
           strand.steps.push_back(placed.step);
+        if (placed.tie != Tie::kEnd) continue;
+        // Whom its parent gave up on leaves by itself or is killed, whichever comes first.
+        const bool struck = i > 0 && process.steps[i - 1].tie == Tie::kFault;
+        strand.steps.push_back(process.role == "actor" || struck ? placed.step : Step{"end", {}});
       }
       projection.strands.push_back(std::move(strand));
     }
@@ -166,6 +176,7 @@ class Projector {
   void find_groups();
   void find_orders();
   void take(const Event& event);
+  void take_entry(Process& process, const Event& event);
   void take_operation(Process& process, const Event& event);
   void take_channel(Process& process, const Event& event);
   void take_region(Process& process, const Event& event);
@@ -221,7 +232,8 @@ class Projector {
   std::map<Key, std::size_t> spawned_;           // by parent and the world's number of the process
   std::map<std::uint64_t, std::size_t> owners_;  // of channel ends
   std::map<std::uint64_t, std::string> groups_;
-  std::uint64_t handle_bytes_ = 0;  // of one handle per actor
+  std::uint64_t handle_bytes_ = 0;  // of one handle
+  std::uint64_t actors_ = 0;
   std::vector<Order> orders_;
 };
 
@@ -268,23 +280,20 @@ void Projector::find_spawned() {
 }
 
 void Projector::find_channels() {
-  std::uint64_t handle_bytes = 0;
   for (const Event& event : trace_.events) {
     if (has_op(event, Op::kChannelRead) || has_op(event, Op::kChannelWrite))
       owners_.emplace(event.a, event.process);
-    if (has_op(event, Op::kDeviceImport) && handle_bytes == 0) handle_bytes = event.b;
+    if (has_op(event, Op::kDeviceImport) && handle_bytes_ == 0) handle_bytes_ = event.b;
   }
-  for (const Process& process : processes_)
-    if (process.role == "actor") handle_bytes_ += handle_bytes;
+  for (const Process& process : processes_) actors_ += process.role == "actor" ? 1 : 0;
 }
 
 void Projector::find_groups() {
   std::map<std::uint64_t, bool> shards;
   for (const Event& event : trace_.events) {
-    if (!has_kind(event, EventKind::kOp)) continue;
-    const std::string_view name = sim::to_string(static_cast<Op>(event.op));
-    if (name.starts_with("control.")) shards.emplace(event.a, false);
-    if (name.starts_with("shard.")) shards.emplace(event.a, true);
+    const bool kind_known = has_kind(event, EventKind::kGroupMade) ||
+                            (has_kind(event, EventKind::kGroupMember) && event.c != 0);
+    if (kind_known) shards[event.a] = event.c == kShardGroup;
   }
   std::uint64_t control_count = 0;
   std::uint64_t shard_count = 0;
@@ -322,16 +331,9 @@ void Projector::take(const Event& event) {
       // The harness sees a kill in hindsight: when it happened orders nothing.
       process.steps.back().begin = INT64_MIN;
       return;
-    case EventKind::kGroupEnter: {
-      const std::uint64_t call = event.c >> 56;
-      const std::uint64_t root = event.c >> 48 & 0xff;
-      // Of a broadcast only the root's entry comes before the others' completion.
-      const bool awaited = call != kBroadcast || root == process.rank;
-      add(process, event, fmt::format("enter {}, call {}", group_name(event.a), event.b + 1),
-          fmt::format("kind {}, root {}, {} bytes", call, root, event.c & 0xffff'ffff'ffff),
-          awaited ? Tie::kEnter : Tie::kNone, {event.a, event.b});
+    case EventKind::kGroupEnter:
+      take_entry(process, event);
       return;
-    }
     case EventKind::kGroupComplete:
       add(process, event, fmt::format("complete {}, call {}", group_name(event.a), event.b + 1), {},
           Tie::kComplete, {event.a, event.b});
@@ -358,6 +360,26 @@ void Projector::take(const Event& event) {
       add(process, event, std::string(sim::to_string(kind)),
           fmt::format("{} {} {} {}", event.a, event.b, event.c, text(event.text)));
   }
+}
+
+void Projector::take_entry(Process& process, const Event& event) {
+  const std::uint64_t call = event.c >> 56;
+  const std::uint64_t root = event.c >> 48 & 0xff;
+  // Of a broadcast only the root's entry comes before the others' completion.
+  const bool awaited = call != kBroadcast || root == process.rank;
+  // What ranks say of their hosts is as long as each host makes it.
+  const bool of_hosts = call == kGather && text(event.phase) == kHostsPhase;
+  // The first contribution after an export is the exporter's handle.
+  const std::uint64_t bytes = event.c & 0xffff'ffff'ffff;
+  const bool with_handle =
+      call == kGather && bytes >= handle_bytes_ && std::exchange(process.exported, false);
+  const std::string size = of_hosts ? "of its host"
+                           : with_handle
+                               ? fmt::format("{} bytes and a handle", bytes - handle_bytes_)
+                               : fmt::format("{} bytes", bytes);
+  add(process, event, fmt::format("enter {}, call {}", group_name(event.a), event.b + 1),
+      fmt::format("kind {}, root {}, {}", call, root, size), awaited ? Tie::kEnter : Tie::kNone,
+      {event.a, event.b});
 }
 
 void Projector::take_operation(Process& process, const Event& event) {
@@ -451,6 +473,7 @@ void Projector::take_region(Process& process, const Event& event) {
         op == Op::kDeviceAllocate ? fmt::format("{} bytes of kind {}", event.b, event.c) : "");
     return;
   }
+  process.exported |= op == Op::kDeviceExport && event.result == sim::kOk;
   const auto region = process.regions.find(event.a);
   add(process, event, name,
       region == process.regions.end() ? "an unknown region"
@@ -570,7 +593,7 @@ void Projector::take_handles_off(Process& process) const {
             what.find(" update_native_weights") != std::string::npos);
   };
   const auto take_off = [this](Placed& placed) {
-    placed.step.value = fmt::format("{} bytes and handles", placed.bytes - handle_bytes_);
+    placed.step.value = fmt::format("{} bytes and handles", placed.bytes - actors_ * handle_bytes_);
   };
   for (std::size_t i = 0; i < process.steps.size(); ++i) {
     if (!carries(process.steps[i])) continue;
@@ -642,59 +665,9 @@ std::vector<std::size_t> Projector::past_of_faults() const {
   return past;
 }
 
-std::string line(const Step& step) {
-  return step.value.empty() ? step.what : step.what + " (" + step.value + ")";
-}
-
 }  // namespace
 
 Projection project(const sim::Trace& trace) { return Projector(trace).all(); }
 Projection project_failures(const sim::Trace& trace) { return Projector(trace).failures(); }
-
-std::vector<std::string> differences(const Projection& simulated, const Projection& real) {
-  std::vector<std::string> found;
-  const auto step_at = [](const Strand& strand, std::size_t at) {
-    return at < strand.steps.size() ? line(strand.steps[at]) : std::string("nothing more");
-  };
-  std::size_t common = std::min(simulated.strands.size(), real.strands.size());
-  for (std::size_t i = 0; i < common; ++i) {
-    const Strand& one = simulated.strands[i];
-    const Strand& other = real.strands[i];
-    if (one.process != other.process) {
-      found.push_back(fmt::format("simulated {}, real {}", one.process, other.process));
-      common = i;
-      break;
-    }
-    const auto [a, b] =
-        std::mismatch(one.steps.begin(), one.steps.end(), other.steps.begin(), other.steps.end());
-    if (a == one.steps.end() && b == other.steps.end()) continue;
-    const auto at = static_cast<std::size_t>(a - one.steps.begin());
-    found.push_back(fmt::format("{}, step {}, after {}: simulated {}, real {}", one.process, at,
-                                at == 0 ? "nothing" : line(one.steps[at - 1]), step_at(one, at),
-                                step_at(other, at)));
-  }
-  for (std::size_t i = common; i < simulated.strands.size(); ++i)
-    found.push_back("only simulated: " + simulated.strands[i].process);
-  for (std::size_t i = common; i < real.strands.size(); ++i)
-    found.push_back("only real: " + real.strands[i].process);
-
-  const auto by_ends = [](const Edge& a, const Edge& b) {
-    return std::tie(a.before, a.after) < std::tie(b.before, b.after);
-  };
-  const auto only = [&](const Projection& here, const Projection& there, std::string_view which) {
-    std::vector<Edge> rest;
-    std::set_difference(here.edges.begin(), here.edges.end(), there.edges.begin(),
-                        there.edges.end(), std::back_inserter(rest), by_ends);
-    for (const Edge& edge : rest)
-      found.push_back(fmt::format("only {}: {} before {}", which, edge.before, edge.after));
-    for (const Edge& edge : here.edges)
-      if (!edge.held)
-        found.push_back(
-            fmt::format("{} contradicts: {} before {}", which, edge.before, edge.after));
-  };
-  only(simulated, real, "simulated");
-  only(real, simulated, "real");
-  return found;
-}
 
 }  // namespace tpsync::conformance

@@ -41,6 +41,7 @@ class Tale {
   explicit Tale(Numbers numbers = {}) : numbers_(numbers), now_(numbers.start) {
     start(kActor0, "actor", 0, 0);
     start(kActor1, "actor", 1, 0);
+    add(EventKind::kGroupMade, sim::kNoProcess, numbers_.group, 2, 1);
   }
 
   sim::Event& add(std::uint16_t kind, std::uint32_t process, std::uint64_t a = 0,

@@ -9,10 +9,8 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <optional>
-#include <set>
 
 #include "conformance/process/event_stream.h"
 #include "conformance/process/process_world.h"
@@ -218,48 +216,46 @@ class ActorWait {
   std::vector<Actor> states_;
 };
 
-// What follows the name in /proc/PID/stat begins with the state: a zombie has given back all that
-// it had, whoever is still to collect it.
-bool runs(std::int64_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string stat;
-  std::getline(file, stat, '\0');  // reading the entry of a process that ends meanwhile may fail
-  const std::size_t name_end = stat.rfind(')');
-  return name_end != std::string::npos && stat.at(name_end + 2) != 'Z';
-}
-
-// Of the actors' children, as the system's process table shows them: those that reported to the
-// harness, and those whose command lines name the world's folder.
-std::vector<pid_t> living_children(EventCollector& collector, const WorldFolder& folder) {
-  std::set<std::int64_t> found;
-  for (const EventCollector::Process& process : collector.processes())
-    if (process.hello.role != "actor" && runs(process.hello.pid)) found.insert(process.hello.pid);
-  std::error_code error;  // a look at a table that changes meanwhile may end early; then again
-  for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string name = entry->path().filename();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream file(entry->path() / "cmdline");
-    std::string line;
-    std::getline(file, line);
-    if (line.find(folder.path.string()) != std::string::npos) found.insert(std::stoll(name));
+// While it lives, processes whose parent ended become children of this one, so that the system
+// itself tells when nobody of a world is left, and their ends are collected here.
+class Adoption {
+ public:
+  Adoption() {
+    prctl(PR_GET_CHILD_SUBREAPER, &before_);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
   }
-  return {found.begin(), found.end()};
-}
+  ~Adoption() { prctl(PR_SET_CHILD_SUBREAPER, before_); }
+  Adoption(const Adoption&) = delete;
+  Adoption& operator=(const Adoption&) = delete;
 
-// The table is looked at when nobody reports any more: reading it costs more than all else here.
-std::vector<pid_t> wait_for_leaving(EventCollector& collector, const WorldFolder& folder) {
-  const std::int64_t deadline = monotonic_ns() + kLeaveNs;
-  for (;;) {
-    const bool late = monotonic_ns() > deadline;
-    if (late || collector.living().empty()) {
-      const std::vector<pid_t> living = living_children(collector, folder);
-      if (late || living.empty()) return living;
-      poll(nullptr, 0, 20);
+  // Waits until no process of the world is left. Those that are after a time are counted and ended.
+  std::uint64_t wait_for_all() {
+    const std::int64_t deadline = monotonic_ns() + kLeaveNs;
+    std::uint64_t late = 0;
+    for (;;) {
+      pid_t collected = 0;
+      while ((collected = waitpid(-1, nullptr, WNOHANG)) > 0) {
+      }
+      if (collected < 0) return late;
+      if (monotonic_ns() > deadline) {
+        const std::vector<pid_t> left = children();
+        late = std::max<std::uint64_t>(late, left.size());
+        for (const pid_t pid : left) kill(pid, SIGKILL);
+      }
+      poll(nullptr, 0, 5);
     }
-    poll(nullptr, 0, 5);
   }
-}
+
+ private:
+  static std::vector<pid_t> children() {
+    std::ifstream file(fmt::format("/proc/self/task/{}/children", getpid()));
+    std::vector<pid_t> pids;
+    for (pid_t pid = 0; file >> pid;) pids.push_back(pid);
+    return pids;
+  }
+
+  int before_ = 0;
+};
 
 void add_counter(sim::Trace& trace, std::string_view name, std::uint64_t value) {
   sim::Event event;
@@ -312,6 +308,7 @@ Run ProcessRunner::run(const WorldSpec& spec, const SimOptions& options, const S
   write_world(folder, written);
   const SharedFaultState faults = SharedFaultState::create(folder.fault_state());
 
+  Adoption adoption;
   EventCollector collector(folder.events());
   const ActorSetting setting{folder, written, options, script, options_.runtime_program};
   std::vector<pid_t> actors;
@@ -320,13 +317,12 @@ Run ProcessRunner::run(const WorldSpec& spec, const SimOptions& options, const S
   ActorWait wait(actors, collector);
   const bool in_time =
       wait.run(monotonic_ns() + longest_run(spec), spec.sync.control_timeout.count() + kLeaveNs);
-  const std::vector<pid_t> left = wait_for_leaving(collector, folder);
-  for (const pid_t pid : left) kill(pid, SIGKILL);
+  const std::uint64_t left = adoption.wait_for_all();
 
   collector.merge_into(trace_);
   trace_.seed = spec.seed;
   trace_.parameters = trace_parameters(spec, options, world()) + kParameters;
-  add_counter(trace_, "processes.live", left.size());
+  add_counter(trace_, "processes.live", left);
   add_devices(trace_, *memory, spec, bytes);
   if (!in_time) {
     run.end = {sim::RunResult::Kind::kHang, "an actor did not come to its end", 0};

@@ -11,6 +11,7 @@
 #include "conformance/process/process_run.h"
 #include "conformance/scenarios/scenario.h"
 #include "conformance/world/sim_run.h"
+#include "tpsync/base/log.h"
 
 namespace tpsync::conformance {
 namespace {
@@ -47,15 +48,18 @@ class ComparingRunner final : public WorldRunner {
     SimOptions unjudged = job.options;
     unjudged.judge = false;
     sim_.run(job.spec, unjudged, job.script);
-    const bool undisturbed = job.options.plan.faults.empty() && !anybody_killed(sim_.trace());
+    const bool undisturbed = job.options.plan.faults.empty() && !gave_up(sim_.trace());
     const auto view = undisturbed ? project : project_failures;
     for (const std::string& difference : differences(view(sim_.trace()), view(process_.trace())))
       found_.push_back(job.label + ": " + difference);
   }
 
-  static bool anybody_killed(const sim::Trace& trace) {
+  // Somebody was killed, or given up on: what it still did is a race against its end.
+  static bool gave_up(const sim::Trace& trace) {
     return std::any_of(trace.events.begin(), trace.events.end(), [](const sim::Event& event) {
-      return event.kind == static_cast<std::uint16_t>(sim::EventKind::kProcessKill);
+      return event.kind == static_cast<std::uint16_t>(sim::EventKind::kProcessKill) ||
+             (event.kind == static_cast<std::uint16_t>(sim::EventKind::kLog) &&
+              event.c == static_cast<std::uint64_t>(LogEvent::kConnectionBroken));
     });
   }
 

@@ -99,7 +99,7 @@ const std::vector<Rule>& rules() {
        {}},
       {{"killed how",
         "A real world sees that a process was killed, later than it happened, and not by which "
-        "signal."},
+        "signal; an operation is recorded when it is over, so that the last one may be missing."},
        {},
        {}},
       {{"given up",
@@ -107,6 +107,11 @@ const std::vector<Rule>& rules() {
         "leaves "
         "because its channel is closed, or is killed, whichever comes first: that it ended is "
         "compared."},
+       {},
+       {}},
+      {{"killed by a script",
+        "Where a script kills an actor, its peers' calls end as the news finds them: only what had "
+        "returned in the past of the kill is compared."},
        {},
        {}},
   };

@@ -16,6 +16,9 @@
 namespace tpsync::conformance {
 namespace {
 
+// Survivors of a stopped process return by whichever of several deadlines passes first, and each
+// world waits for some of them: what must follow is the scenario's own to check.
+constexpr std::string_view kNotCompared = "process.stopped";
 constexpr std::size_t kReportedMax = 40;
 
 // Runs each world in processes and then, with the same spec, options and script, in the simulator.
@@ -95,7 +98,8 @@ TEST_P(BothWorlds, ShowTheSameStepsInTheSameOrder) {
 std::vector<std::string> compared_scenarios() {
   std::vector<std::string> ids = {"publish.once"};
   for (const Scenario& scenario : all_scenarios())
-    if (not_applicable(scenario, "process", tiny(2)).empty()) ids.push_back(scenario.id);
+    if (scenario.id != kNotCompared && not_applicable(scenario, "process", tiny(2)).empty())
+      ids.push_back(scenario.id);
   return ids;
 }
 

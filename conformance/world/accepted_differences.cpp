@@ -109,6 +109,12 @@ const std::vector<Rule>& rules() {
         "compared."},
        {},
        {}},
+      {{"noticed",
+        "Who survives a lost peer notices where it needs it next, before or after its last "
+        "contribution arrived: failures that name a lost rank are compared without their phase, "
+        "and an unknown outcome is one of them."},
+       {},
+       {}},
       {{"killed by a script",
         "Where a script kills an actor, its peers' calls end as the news finds them: only what had "
         "returned in the past of the kill is compared."},

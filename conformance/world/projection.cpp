@@ -45,6 +45,9 @@ std::string result_text(std::uint16_t result) {
 
 std::string error_text(std::string_view json) {
   const ErrorRecord record = error_from_json(json);
+  // Where a survivor notices, and what it then still knows, is a race against the news.
+  if (record.kind == ErrorKind::kPeerLost || record.kind == ErrorKind::kOutcomeUnknown)
+    return fmt::format("failed: {}, rank {} was lost", to_string(record.remedy), record.rank);
   return fmt::format("failed: {}, {}, phase {}, rank {}, {}", to_string(record.kind),
                      to_string(record.remedy), record.phase, record.rank, record.subject);
 }

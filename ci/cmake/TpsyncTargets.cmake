@@ -17,11 +17,11 @@ function(_tpsync_check_listed)
 endfunction()
 
 # tpsync_folder(NAME <name> [SOURCES ...] [TESTS ...] [OTHERS ...] [DEPENDS ...]
-#               [PRIVATE_DEPENDS ...] [TEST_DEPENDS ...] [TEST_SECONDS <n>] [CORE])
-# makes the library tpsync_<name> and, from TESTS, the program tpsync_<name>_test, each of whose
-# cases takes at most TEST_SECONDS. OTHERS are sources of further targets.
+#               [PRIVATE_DEPENDS ...] [TEST_DEPENDS ...] [CORE])
+# makes the library tpsync_<name> and, from TESTS, the program tpsync_<name>_test. OTHERS are
+# sources of further targets.
 function(tpsync_folder)
-  cmake_parse_arguments(F "CORE" "NAME;TEST_SECONDS"
+  cmake_parse_arguments(F "CORE" "NAME"
     "SOURCES;TESTS;OTHERS;DEPENDS;PRIVATE_DEPENDS;TEST_DEPENDS" ${ARGN})
   _tpsync_check_listed(${F_SOURCES} ${F_TESTS} ${F_OTHERS})
   set(target tpsync_${F_NAME})
@@ -55,8 +55,7 @@ function(tpsync_folder)
     target_compile_options(${target} PRIVATE -fsanitize=thread)
   endif()
   if(TPSYNC_TESTS AND F_TESTS)
-    tpsync_test(${target}_test SOURCES ${F_TESTS} DEPENDS ${target} ${F_TEST_DEPENDS}
-      SECONDS ${F_TEST_SECONDS})
+    tpsync_test(${target}_test SOURCES ${F_TESTS} DEPENDS ${target} ${F_TEST_DEPENDS})
     if(TPSYNC_SANITIZE STREQUAL "thread" AND F_CORE)
       # Tests of core share memory between real threads, by means that the sanitizer must see.
       target_compile_options(${target}_test PRIVATE -fsanitize=thread)
@@ -74,10 +73,7 @@ endfunction()
 
 # A GoogleTest program; every case becomes one ctest test.
 function(tpsync_test target)
-  cmake_parse_arguments(T "" "SECONDS" "SOURCES;DEPENDS" ${ARGN})
-  if(NOT T_SECONDS)
-    set(T_SECONDS 120)
-  endif()
+  cmake_parse_arguments(T "" "" "SOURCES;DEPENDS" ${ARGN})
   find_package(GTest REQUIRED)
   add_executable(${target} ${T_SOURCES})
   target_include_directories(${target} PRIVATE
@@ -90,7 +86,7 @@ function(tpsync_test target)
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin/tests
     UNITY_BUILD OFF)  # test files have helpers of the same names
   include(GoogleTest)
-  tpsync_timeout(timeout ${T_SECONDS})
+  tpsync_timeout(timeout 120)
   gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${timeout})
 endfunction()
 

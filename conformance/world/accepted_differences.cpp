@@ -99,7 +99,7 @@ const std::vector<Rule>& rules() {
        {}},
       {{"killed how",
         "A real world sees that a process was killed, later than it happened, and not by which "
-        "signal."},
+        "signal; an operation is recorded when it is over, so that the last one may be missing."},
        {},
        {}},
       {{"given up",
@@ -107,6 +107,17 @@ const std::vector<Rule>& rules() {
         "leaves "
         "because its channel is closed, or is killed, whichever comes first: that it ended is "
         "compared."},
+       {},
+       {}},
+      {{"noticed",
+        "Who survives a lost peer notices where it needs it next, before or after its last "
+        "contribution arrived: failures that name a lost rank are compared without their phase, "
+        "and an unknown outcome is one of them."},
+       {},
+       {}},
+      {{"killed by a script",
+        "Where a script kills an actor, its peers' calls end as the news finds them: only what had "
+        "returned in the past of the kill is compared."},
        {},
        {}},
   };

@@ -45,6 +45,9 @@ std::string result_text(std::uint16_t result) {
 
 std::string error_text(std::string_view json) {
   const ErrorRecord record = error_from_json(json);
+  // Where a survivor notices, and what it then still knows, is a race against the news.
+  if (record.kind == ErrorKind::kPeerLost || record.kind == ErrorKind::kOutcomeUnknown)
+    return fmt::format("failed: {}, rank {} was lost", to_string(record.remedy), record.rank);
   return fmt::format("failed: {}, {}, phase {}, rank {}, {}", to_string(record.kind),
                      to_string(record.remedy), record.phase, record.rank, record.subject);
 }
@@ -106,6 +109,7 @@ struct Process {
   bool exported = false;  // and has not told its peers of it
   bool ended = false;
   bool exited = false;
+  bool struck = false;  // a fault killed or stopped it
 };
 
 int role_order(const std::string& role) {
@@ -149,12 +153,13 @@ class Projector {
       for (std::size_t i = 0; i < process.steps.size(); ++i) {
         const Placed& placed = process.steps[i];
         const bool outcome = placed.tie == Tie::kOutcome && process.exited;
-        if ((placed.tie == Tie::kPhase && i < past[index]) || outcome)
+        const bool in_past = i < past[index];
+        if ((placed.tie == Tie::kPhase && in_past) || (outcome && (in_past || !script_kills())))
           strand.steps.push_back(placed.step);
         if (placed.tie != Tie::kEnd) continue;
         // Whom its parent gave up on leaves by itself or is killed, whichever comes first.
-        const bool struck = i > 0 && process.steps[i - 1].tie == Tie::kFault;
-        strand.steps.push_back(process.role == "actor" || struck ? placed.step : Step{"end", {}});
+        const bool exact = process.role == "actor" || process.struck;
+        strand.steps.push_back(exact ? placed.step : Step{"end", {}});
       }
       projection.strands.push_back(std::move(strand));
     }
@@ -224,6 +229,13 @@ class Projector {
       return std::tie(a.before, a.after) < std::tie(b.before, b.after);
     });
   }
+  // A script killed an actor, and its peers' calls race against the news.
+  bool script_kills() const {
+    return std::any_of(processes_.begin(), processes_.end(), killed_by_script);
+  }
+  static bool killed_by_script(const Process& process) {
+    return process.role == "actor" && process.ended && !process.exited && !process.struck;
+  }
   std::vector<std::size_t> past_of_faults() const;
 
   const sim::Trace& trace_;
@@ -235,6 +247,7 @@ class Projector {
   std::uint64_t handle_bytes_ = 0;  // of one handle
   std::uint64_t actors_ = 0;
   std::vector<Order> orders_;
+  std::vector<Order> unrecorded_;  // edges whose first end is not on record
 };
 
 void Projector::find_processes() {
@@ -406,6 +419,7 @@ void Projector::take_operation(Process& process, const Event& event) {
       // Until then it was not over; how often somebody looked is a matter of time.
       if (event.result != sim::kOk) return;
       const auto child = child_of(event.a, process);
+      if (!child) return;  // a peer's process, which a group watches
       add(process, event, "wait for " + child_name(event.a, process),
           event.c != 0 ? "killed" : fmt::format("exit {}", event.b),
           child ? Tie::kKnown : Tie::kNone, {child.value_or(0), 0});
@@ -575,6 +589,7 @@ void Projector::take_record(Process& process, const Event& event) {
       add(process, event, "resident", fmt::format("{} {} {}", event.a, event.b, event.c));
       return;
     case Record::kFault:
+      process.struck |= subject.starts_with("process.");
       add(process, event, "fault", subject, Tie::kFault);
       return;
     default:
@@ -633,6 +648,14 @@ void Projector::find_orders() {
   std::vector<std::pair<Tie, Key>> all;
   for (const auto& [place, list] : places) all.push_back(place);
   for (const auto& [tie, key] : all) {
+    if (tie == Tie::kReceive && !places.contains({Tie::kSend, key})) {
+      // Killed before its record of this was out: all that it did record came before.
+      const auto sender = owners_.find(key.first);
+      if (sender == owners_.end() || processes_[sender->second].steps.size() < 2) continue;
+      const Place last{sender->second, processes_[sender->second].steps.size() - 2};
+      for (const Place& after : places[{tie, key}]) unrecorded_.push_back({last, after});
+      continue;
+    }
     if (tie == Tie::kReceive) connect(Tie::kSend, key, tie, key);
     if (tie == Tie::kStart) connect(Tie::kSpawn, key, tie, key);
     if (tie == Tie::kKnown) connect(Tie::kEnd, key, tie, key);
@@ -653,14 +676,18 @@ std::vector<std::size_t> Projector::past_of_faults() const {
   for (std::size_t p = 0; p < processes_.size(); ++p)
     for (std::size_t s = 0; s < processes_[p].steps.size(); ++s)
       if (processes_[p].steps[s].tie == Tie::kFault) past[p] = s + 1;
+  for (std::size_t p = 0; p < processes_.size(); ++p)
+    if (killed_by_script(processes_[p])) past[p] = processes_[p].steps.size();
+  const auto take_in = [&](const Order& order) {
+    if (order.after.step >= past[order.after.process]) return false;
+    if (order.before.step < past[order.before.process]) return false;
+    past[order.before.process] = order.before.step + 1;
+    return true;
+  };
   for (bool grew = true; grew;) {
     grew = false;
-    for (const Order& order : orders_) {
-      if (order.after.step >= past[order.after.process]) continue;
-      if (order.before.step < past[order.before.process]) continue;
-      past[order.before.process] = order.before.step + 1;
-      grew = true;
-    }
+    for (const Order& order : orders_) grew |= take_in(order);
+    for (const Order& order : unrecorded_) grew |= take_in(order);
   }
   return past;
 }

@@ -389,5 +389,24 @@ TEST(Injector, ASourceWithOneMoreIsNotExhausted) {
   EXPECT_TRUE(victim.took_effect());
 }
 
+TEST(Injector, OneOfSeveralWithASharedStateHealsAll) {
+  InjectorState state;
+  Injector one({}, &state);
+  const Injector other({}, &state);
+  one.heal();
+  EXPECT_TRUE(other.healed());
+  EXPECT_FALSE(Injector({}).healed());
+}
+
+TEST(Injector, RefusesMoreFaultsThanItsStateHolds) {
+  Plan plan;
+  plan.faults.assign(kFaultsMax, {"process.kill", {"actor", 0, "setup", 0, "clock.now", 0}, {}});
+  EXPECT_EQ(Injector(plan).applied(), 0u);
+  plan.faults.push_back(plan.faults.front());
+  const auto record = error_of([&] { Injector{plan}; });
+  EXPECT_EQ(record.kind, ErrorKind::kInvalidConfig);
+  EXPECT_EQ(record.subject, "faults");
+}
+
 }  // namespace
 }  // namespace tpsync::faults

@@ -43,7 +43,7 @@ auto of_flag(const std::string& flag, const Step& step) {
 
 int print_plan(const PlanFlags& flags) {
   if (flags.bucket_mib.has_value() == flags.bucket_bytes.has_value()) {
-    throw UsageError{"--bucket-mib: give either --bucket-mib or --bucket-bytes"};
+    throw UsageError{"--bucket-mib: give one of --bucket-mib and --bucket-bytes"};
   }
   const std::string bucket_flag = flags.bucket_bytes ? "--bucket-bytes" : "--bucket-mib";
   const std::uint64_t bucket = flags.bucket_bytes ? *flags.bucket_bytes : *flags.bucket_mib * kMiB;

@@ -45,8 +45,10 @@ void write_world(ScenarioResult& result, const ScenarioContext& context,
   replay.scenario = result.id;
   replay.world = world.number;
   replay.trace_hash = world.hash;
-  for (const auto& [name, content] : {std::pair(result.id + ".trace.ndjson", trace),
-                                      std::pair(result.id + ".replay.json", to_json(replay))}) {
+  std::vector<std::pair<std::string, std::string>> files = {{result.id + ".trace.ndjson", trace}};
+  // Real processes do nothing twice in the same way.
+  if (context.simulated()) files.emplace_back(result.id + ".replay.json", to_json(replay));
+  for (const auto& [name, content] : files) {
     if (folder.write(name, content)) result.files.push_back(folder.files().back());
   }
 }

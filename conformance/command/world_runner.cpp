@@ -53,6 +53,7 @@ void check_plan_for(const std::string& world, const faults::Plan& plan) {
 #ifdef TPSYNC_HAVE_PROCESS_WORLD
   if (world == "process") check_plan(plan);
 #endif
+  const faults::Injector refuses_what_it_cannot_do(plan);
 }
 
 }  // namespace tpsync::conformance

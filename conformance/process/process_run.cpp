@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <optional>
+#include <set>
 
 #include "conformance/process/event_stream.h"
 #include "conformance/process/process_world.h"
@@ -217,10 +218,11 @@ class ActorWait {
 };
 
 // While it lives, processes whose parent ended become children of this one, so that the system
-// itself tells when nobody of a world is left, and their ends are collected here.
+// itself tells when nobody of a world is left, and their ends are collected here. Children that
+// this process had before are left alone.
 class Adoption {
  public:
-  Adoption() {
+  Adoption() : others_(children()) {
     prctl(PR_GET_CHILD_SUBREAPER, &before_);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
   }
@@ -232,28 +234,30 @@ class Adoption {
   std::uint64_t wait_for_all() {
     const std::int64_t deadline = monotonic_ns() + kLeaveNs;
     std::uint64_t late = 0;
-    for (;;) {
-      pid_t collected = 0;
-      while ((collected = waitpid(-1, nullptr, WNOHANG)) > 0) {
+    // A list that is read while it changes may miss somebody once.
+    for (int empty = 0; empty < 2;) {
+      std::uint64_t left = 0;
+      for (const pid_t child : children()) {
+        if (others_.contains(child) || waitpid(child, nullptr, WNOHANG) == child) continue;
+        ++left;
+        if (monotonic_ns() > deadline) kill(child, SIGKILL);
       }
-      if (collected < 0) return late;
-      if (monotonic_ns() > deadline) {
-        const std::vector<pid_t> left = children();
-        late = std::max<std::uint64_t>(late, left.size());
-        for (const pid_t pid : left) kill(pid, SIGKILL);
-      }
-      poll(nullptr, 0, 5);
+      if (monotonic_ns() > deadline) late = std::max(late, left);
+      empty = left == 0 ? empty + 1 : 0;
+      poll(nullptr, 0, 2);
     }
+    return late;
   }
 
  private:
-  static std::vector<pid_t> children() {
+  static std::set<pid_t> children() {
     std::ifstream file(fmt::format("/proc/self/task/{}/children", getpid()));
-    std::vector<pid_t> pids;
-    for (pid_t pid = 0; file >> pid;) pids.push_back(pid);
+    std::set<pid_t> pids;
+    for (pid_t pid = 0; file >> pid;) pids.insert(pid);
     return pids;
   }
 
+  std::set<pid_t> others_;
   int before_ = 0;
 };
 

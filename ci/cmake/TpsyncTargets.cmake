@@ -17,11 +17,11 @@ function(_tpsync_check_listed)
 endfunction()
 
 # tpsync_folder(NAME <name> [SOURCES ...] [TESTS ...] [OTHERS ...] [DEPENDS ...]
-#               [PRIVATE_DEPENDS ...] [TEST_DEPENDS ...] [CORE])
-# makes the library tpsync_<name> and, from TESTS, the program tpsync_<name>_test. OTHERS are
-# sources of further targets.
+#               [PRIVATE_DEPENDS ...] [TEST_DEPENDS ...] [TEST_LOCK <name>] [CORE])
+# makes the library tpsync_<name> and, from TESTS, the program tpsync_<name>_test, of whose cases
+# one at a time runs among tests with the same TEST_LOCK. OTHERS are sources of further targets.
 function(tpsync_folder)
-  cmake_parse_arguments(F "CORE" "NAME"
+  cmake_parse_arguments(F "CORE" "NAME;TEST_LOCK"
     "SOURCES;TESTS;OTHERS;DEPENDS;PRIVATE_DEPENDS;TEST_DEPENDS" ${ARGN})
   _tpsync_check_listed(${F_SOURCES} ${F_TESTS} ${F_OTHERS})
   set(target tpsync_${F_NAME})
@@ -55,7 +55,8 @@ function(tpsync_folder)
     target_compile_options(${target} PRIVATE -fsanitize=thread)
   endif()
   if(TPSYNC_TESTS AND F_TESTS)
-    tpsync_test(${target}_test SOURCES ${F_TESTS} DEPENDS ${target} ${F_TEST_DEPENDS})
+    tpsync_test(${target}_test SOURCES ${F_TESTS} DEPENDS ${target} ${F_TEST_DEPENDS}
+      LOCK ${F_TEST_LOCK})
     if(TPSYNC_SANITIZE STREQUAL "thread" AND F_CORE)
       # Tests of core share memory between real threads, by means that the sanitizer must see.
       target_compile_options(${target}_test PRIVATE -fsanitize=thread)
@@ -73,7 +74,11 @@ endfunction()
 
 # A GoogleTest program; every case becomes one ctest test.
 function(tpsync_test target)
-  cmake_parse_arguments(T "" "" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(T "" "LOCK" "SOURCES;DEPENDS" ${ARGN})
+  set(lock "")
+  if(T_LOCK)
+    set(lock RESOURCE_LOCK ${T_LOCK})
+  endif()
   find_package(GTest REQUIRED)
   add_executable(${target} ${T_SOURCES})
   target_include_directories(${target} PRIVATE
@@ -87,7 +92,7 @@ function(tpsync_test target)
     UNITY_BUILD OFF)  # test files have helpers of the same names
   include(GoogleTest)
   tpsync_timeout(timeout 120)
-  gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${timeout})
+  gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${timeout} ${lock})
 endfunction()
 
 # RapidCheck has no CMake package in Debian.

@@ -96,7 +96,6 @@ class EventCollector {
   int wake_[2] = {-1, -1};
   std::mutex mutex_;  // guards the connections' content
   std::vector<std::unique_ptr<Connection>> connections_;
-  bool stopping_ = false;
   std::thread thread_;
 };
 

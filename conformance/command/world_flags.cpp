@@ -71,8 +71,8 @@ WorldSpec WorldFlags::spec() const {
   if (phantom && world != "sim") {
     throw UsageError{"--phantom: only a simulated world has no bytes; use --world sim"};
   }
-  if (gloo_only && world != "process") {
-    throw UsageError{"--gloo-only: only a world of processes has another way; use --world process"};
+  if (gloo_only && world == "sim") {
+    throw UsageError{"--gloo-only: only worlds of processes have another way; use --world process"};
   }
   if (bucket_mib && bucket_bytes) {
     throw UsageError{"--bucket-mib: give either --bucket-mib or --bucket-bytes"};

@@ -11,6 +11,9 @@
 #include "conformance/process/process_faults.h"
 #include "conformance/process/process_run.h"
 #endif
+#ifdef TPSYNC_HAVE_GPU_WORLD
+#include "conformance/process/gpu_list.h"
+#endif
 
 namespace tpsync::conformance {
 
@@ -18,6 +21,9 @@ std::vector<std::string> built_worlds() {
   std::vector<std::string> worlds = {"sim"};
 #ifdef TPSYNC_HAVE_PROCESS_WORLD
   worlds.emplace_back("process");
+#endif
+#ifdef TPSYNC_HAVE_GPU_WORLD
+  worlds.emplace_back("gpu");
 #endif
   return worlds;
 }
@@ -31,6 +37,17 @@ std::unique_ptr<WorldRunner> make_runner(const std::string& world) {
 #ifdef TPSYNC_HAVE_PROCESS_WORLD
   if (world == "process") {
     return std::make_unique<ProcessRunner>(ProcessOptions{test_runtime_program()});
+  }
+#endif
+#ifdef TPSYNC_HAVE_GPU_WORLD
+  if (world == "gpu") {
+    ProcessOptions options{test_runtime_program()};
+    for (const GpuFacts& gpu : list_gpus(options.runtime_program)) options.gpus.push_back(gpu.uuid);
+    if (options.gpus.empty())
+      throw_invalid(ErrorKind::kUnsupported, "gpu", "this machine has no GPU that can be used");
+    // Each of its processes has a context on a GPU.
+    options.worlds_at_once = 8;
+    return std::make_unique<ProcessRunner>(std::move(options));
   }
 #endif
   TPSYNC_ASSERT(world == "sim");
@@ -51,7 +68,7 @@ void check_plan_for(const std::string& world, const faults::Plan& plan) {
     }
   }
 #ifdef TPSYNC_HAVE_PROCESS_WORLD
-  if (world == "process") check_plan(plan);
+  if (world != "sim") check_plan(plan);
 #endif
   const faults::Injector refuses_what_it_cannot_do(plan);
 }

@@ -22,9 +22,6 @@ namespace tpsync::conformance {
 
 namespace {
 
-// Worlds wait most of their time.
-constexpr std::size_t kWorldsAtOnce = 24;
-
 std::string trace_file(const WorldFolder& folder, std::size_t job) {
   return folder.path / fmt::format("{}.trace", job);
 }
@@ -93,7 +90,7 @@ void ProcessRunner::run_all(const std::vector<WorldJob>& jobs,
   std::map<std::size_t, pid_t> running;
   std::size_t started = 0;
   for (std::size_t next = 0; next < jobs.size();) {
-    while (started < jobs.size() && running.size() < kWorldsAtOnce) {
+    while (started < jobs.size() && running.size() < options_.worlds_at_once) {
       running[started] = fork_job(options_, jobs[started], temporary.folder, started);
       ++started;
     }

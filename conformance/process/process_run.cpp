@@ -14,14 +14,16 @@
 #include <set>
 
 #include "conformance/process/event_stream.h"
+#include "conformance/process/hardware.h"
 #include "conformance/process/process_world.h"
 #include "conformance/world/actor.h"
 #include "conformance/world/claimed_uuid.h"
 #include "tpsync/collective/gloo_control_group.h"
-#include "tpsync/collective/gloo_shard_group.h"
 #include "tpsync/collective/lane_control_group.h"
 #include "tpsync/collective/os_shared_words.h"
+#include "tpsync/device/host_device.h"
 #include "tpsync/device/host_memory.h"
+#include "tpsync/rollout/environment.h"
 
 namespace tpsync::conformance {
 
@@ -45,8 +47,8 @@ struct ActorSetting {
 // The groups of one actor: each time all actors ask, they meet under the next name.
 class Groups {
  public:
-  Groups(const ActorSetting& setting, int rank, ProcessSeams& seams, device::HostDevice& device)
-      : setting_(setting), rank_(rank), seams_(seams), world_(seams.world()), device_(device) {}
+  Groups(const ActorSetting& setting, int rank, ProcessSeams& seams, Hardware& hardware)
+      : setting_(setting), rank_(rank), seams_(seams), world_(seams.world()), hardware_(hardware) {}
 
   std::unique_ptr<collective::ControlGroup> control() {
     const std::uint64_t number = controls_++;
@@ -60,10 +62,9 @@ class Groups {
   std::unique_ptr<collective::ShardGroup> shards() {
     const std::uint64_t number = shards_++;
     const auto meeting = meet("shards", number);
-    auto group = std::make_unique<collective::GlooShardGroup>(
-        *meeting, device_, collective::GlooAddress{}, world_,
-        Deadline::after(world_.clock, setting_.world.spec.sync.control_timeout));
-    return seams_.group(std::unique_ptr<collective::ShardGroup>(std::move(group)), 2 * number);
+    auto group = hardware_.join_shards(
+        *meeting, world_, Deadline::after(world_.clock, setting_.world.spec.sync.control_timeout));
+    return seams_.group(std::move(group), 2 * number);
   }
 
  private:
@@ -82,35 +83,43 @@ class Groups {
   int rank_;
   ProcessSeams& seams_;
   World world_;
-  device::HostDevice& device_;
+  Hardware& hardware_;
   collective::OsSharedWordsFactory words_;
   std::uint64_t controls_ = 0;
   std::uint64_t shards_ = 0;
 };
 
+// Of the runtime, whose workers get the same.
+Environment environment_of(Host& host, const WrittenWorld& world) {
+  std::vector<std::string> devices;
+  for (const std::string& uuid : world.gpus) devices.push_back("GPU-" + uuid);
+  for (int rank = 0; world.gpus.empty() && rank < world.spec.tp; ++rank)
+    devices.push_back(std::to_string(rank));
+  return rollout::runtime_environment(host.environment(), {.devices = devices});
+}
+
 int run_actor(const ActorSetting& setting, int rank, std::int64_t parent) {
   const WorldSpec& spec = setting.world.spec;
   ProcessSeams seams(setting.folder, {"actor", rank, rank, getpid(), parent}, setting.world);
-  const auto memory = device::HostMemory::open(setting.world.account);
-  device::HostDevice host(*memory, {device_uuid(rank), device::Landing::kAtLaunch});
-  device::Device* device = &seams.device(host, rank);
+  const std::unique_ptr<Hardware> hardware = open_hardware(setting.world, rank);
+  device::Device* device = &seams.device(hardware->device(), rank);
   std::optional<ClaimedUuid> claimed;
   if (!spec.actor_uuids.empty())
     device = &claimed.emplace(*device, spec.actor_uuids[static_cast<std::size_t>(rank)]);
-  HostContent content(host, spec);
   {
-    Groups groups(setting, rank, seams, host);
+    Groups groups(setting, rank, seams, *hardware);
     ActorPorts ports{.world = seams.world(),
                      .device = *device,
                      .rank = rank,
                      .recorder = seams.recorder(),
-                     .content = content};
+                     .content = hardware->content()};
     ports.join_control = [&] { return groups.control(); };
     ports.join_shards = [&] { return groups.shards(); };
     ports.runtime = [&](std::int64_t version) {
       SpawnRequest request;
       request.program = setting.runtime_program;
       request.arguments = runtime_arguments(setting.folder, std::to_string(version));
+      request.environment = environment_of(seams.world().host, setting.world);
       request.log_path = setting.folder.log("runtime");
       return request;
     };
@@ -124,7 +133,7 @@ int run_actor(const ActorSetting& setting, int rank, std::int64_t parent) {
       };
     ports.observe = [&](std::int64_t version) {
       for (int r = 0; r < spec.tp; ++r) {
-        const auto lane = observed_lane(setting.folder, spec, r);
+        const auto lane = hardware->observed_lane(setting.folder, r);
         if (!lane) continue;
         seams.recorder().record(judge::Record::kResident, static_cast<std::uint64_t>(r),
                                 static_cast<std::uint64_t>(*lane),
@@ -300,15 +309,23 @@ Run ProcessRunner::run(const WorldSpec& spec, const SimOptions& options, const S
   if (spec.phantom)
     throw_invalid(ErrorKind::kUnsupported, "phantom", "a world of processes has real bytes");
   check_plan(options.plan);
+  const auto devices = static_cast<std::size_t>(std::max(spec.tp, spec.actors));
+  std::vector<std::string> gpus = options_.gpus;
+  if (!gpus.empty() && gpus.size() < devices) {
+    throw_invalid(
+        ErrorKind::kUnsupported, "gpu",
+        fmt::format("{} ranks need a GPU each, and this machine has {}", devices, gpus.size()));
+  }
+  gpus.resize(std::min(gpus.size(), devices));
   Run run;
   trace_.clear();
   const TemporaryFolder temporary;
   const WorldFolder& folder = temporary.folder;
   const auto memory = device::HostMemory::create();
   const std::uint64_t bytes = spec.device_bytes != 0 ? spec.device_bytes : kAmpleDevice;
-  for (int i = 0; i < std::max(spec.tp, spec.actors); ++i)
-    memory->add_device(device_uuid(i), bytes);
-  const WrittenWorld written{spec, options.plan, memory->path()};
+  for (std::size_t i = 0; i < devices; ++i)
+    memory->add_device(device_uuid(static_cast<int>(i)), bytes);
+  const WrittenWorld written{spec, options.plan, memory->path(), std::move(gpus)};
   write_world(folder, written);
   const SharedFaultState faults = SharedFaultState::create(folder.fault_state());
 

@@ -1,5 +1,5 @@
 // Runs a script in a real world on this host: an actor process per trainer rank, the test runtime
-// and its workers as their children, host shared memory for devices, Gloo for the groups.
+// and its workers as their children; host shared memory and Gloo, or GPUs and NCCL (hardware.h).
 //
 // Actors are forked from the harness, so a scenario's script and decorators are theirs as they are;
 // runtime and workers are programs that are executed with a clean environment. What each process
@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "conformance/world/sim_run.h"
 
@@ -19,6 +20,8 @@ struct WorldFolder;
 struct ProcessOptions {
   // The program that serves as runtime and workers (tpsync-test-runtime).
   std::string runtime_program;
+  std::vector<std::string> gpus = {};  // UUIDs in the order of ordinals; empty: host memory
+  std::size_t worlds_at_once = 24;     // in run_all: worlds wait most of their time
 };
 
 class ProcessRunner final : public WorldRunner {
@@ -27,9 +30,9 @@ class ProcessRunner final : public WorldRunner {
   explicit ProcessRunner(ProcessOptions options);
   ~ProcessRunner() override;
 
-  std::string_view world() const override { return "process"; }
+  std::string_view world() const override { return options_.gpus.empty() ? "process" : "gpu"; }
   // Policies, deviations and pipe capacities are a simulated world's and change nothing here.
-  // Throws InvalidInput kUnsupported for phantom worlds.
+  // Throws InvalidInput kUnsupported for phantom worlds and more ranks than GPUs.
   Run run(const WorldSpec& spec, const SimOptions& options, const Script& script) override;
   // Several worlds at once, each in a process of its own below this one.
   void run_all(const std::vector<WorldJob>& jobs,

@@ -9,10 +9,9 @@
 #include "conformance/process/process_channels.h"
 #include "conformance/process/process_faults.h"
 #include "conformance/process/traced_seams.h"
-#include "conformance/world/ports.h"
 #include "conformance/world/spec.h"
 #include "tpsync/base/os_world.h"
-#include "tpsync/device/host_device.h"
+#include "tpsync/device/device.h"
 
 namespace tpsync::conformance {
 
@@ -38,12 +37,13 @@ class TemporaryFolder {
   WorldFolder folder;
 };
 
-// What the harness tells the processes that are executed: the world, its faults, and where its
-// device memory is accounted for.
+// What the harness tells the processes of a world: the world, its faults, where its device memory
+// is accounted for, and what its devices are.
 struct WrittenWorld {
   WorldSpec spec;
   faults::Plan plan;
   std::string account;
+  std::vector<std::string> gpus;  // UUIDs, one per device; empty: host memory serves as devices
 };
 void write_world(const WorldFolder& folder, const WrittenWorld& world);
 WrittenWorld read_world(const WorldFolder& folder);
@@ -88,27 +88,5 @@ class ProcessSeams {
   std::unique_ptr<device::Device> fault_device_;
   TracedRecorder recorder_;
 };
-
-// Test weights in a host device.
-class HostContent final : public ContentPort {
- public:
-  HostContent(device::HostDevice& device, const WorldSpec& spec)
-      : device_(device), seed_(spec.seed) {}
-  void write(device::Device& device, device::RegionId region, std::uint64_t offset,
-             const ContentRect& content) override;
-  std::uint64_t hash_parameter(const runtime::ResidentModel& resident,
-                               std::size_t parameter) override;
-
- private:
-  device::HostDevice& device_;
-  std::uint64_t seed_;
-};
-
-// A worker says where its weights lie; whoever looks from outside reads them there, through the
-// system, and computes the lane that the worker would generate. nullopt if that worker is no more.
-void publish_resident(const WorldFolder& folder, int tp_rank, const void* weights,
-                      std::uint64_t bytes);
-std::optional<std::int64_t> observed_lane(const WorldFolder& folder, const WorldSpec& spec,
-                                          int tp_rank);
 
 }  // namespace tpsync::conformance

@@ -1,6 +1,7 @@
 // The test runtime of real worlds, and its workers:
 //   tpsync-test-runtime runtime FOLDER VERSION
 //   tpsync-test-runtime worker FOLDER VERSION RANK
+//   tpsync-test-runtime gpus
 // Started by the harness's actors and by the runtime itself, over an inherited channel.
 #include <fmt/format.h>
 #include <unistd.h>
@@ -10,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "conformance/process/gpu_list.h"
+#include "conformance/process/hardware.h"
 #include "conformance/process/process_world.h"
 #include "conformance/world/test_engine.h"
 #include "tpsync/runtime/server.h"
@@ -45,6 +48,7 @@ int run_runtime_process(const WorldFolder& folder, const std::string& version,
     SpawnRequest request;
     request.program = program;
     request.arguments = worker_arguments(folder, version, rank);
+    request.environment = seams.world().host.environment();
     request.log_path = folder.log(fmt::format("worker-{}", rank));
     return request;
   };
@@ -60,10 +64,8 @@ int run_worker_process(const WorldFolder& folder, const std::string& version, in
   spec.base_version = number_in(version);
   ProcessSeams seams(folder, {"worker", rank, rank, getpid(), getppid()}, written);
   auto channel = seams.inherited_channel("runtime");
-  const auto memory = device::HostMemory::open(written.account);
-  device::HostDevice host(*memory, {device_uuid(rank), device::Landing::kAtLaunch});
-  device::Device& device = seams.device(host, rank);
-  HostContent content(host, spec);
+  const std::unique_ptr<Hardware> hardware = open_hardware(written, rank);
+  device::Device& device = seams.device(hardware->device(), rank);
   runtime::WorkerOptions options;
   options.tp_rank = rank;
   options.tp_size = spec.tp;
@@ -75,9 +77,8 @@ int run_worker_process(const WorldFolder& folder, const std::string& version, in
   runtime::run_worker(
       seams.world(), *channel, device,
       [&](const runtime::ResidentModel& resident) {
-        const std::uint64_t bytes = resident.layout.resident_bytes;
-        publish_resident(folder, rank, host.host_pointer(resident.weights, 0, bytes), bytes);
-        return std::make_unique<TestEngine>(resident, spec, content, nullptr);
+        hardware->publish_resident(folder, rank, resident);
+        return std::make_unique<TestEngine>(resident, spec, hardware->content(), nullptr);
       },
       options);
   channel.reset();
@@ -88,6 +89,9 @@ int run_worker_process(const WorldFolder& folder, const std::string& version, in
 int run(const std::vector<std::string>& arguments) {
   if (arguments.size() == 4 && arguments[1] == "runtime")
     return run_runtime_process({arguments[2]}, arguments[3], arguments[0]);
+#ifdef TPSYNC_HAVE_GPU_WORLD
+  if (arguments.size() == 2 && arguments[1] == "gpus") return print_gpus();
+#endif
   if (arguments.size() == 5 && arguments[1] == "worker")
     return run_worker_process({arguments[2]}, arguments[3],
                               static_cast<int>(number_in(arguments[4])));

@@ -20,7 +20,8 @@ class ScenarioContext {
   ScenarioContext(WorldRunner& runner, WorldSpec spec) : runner_(runner), spec_(std::move(spec)) {}
 
   const WorldSpec& spec() const { return spec_; }
-  bool simulated() const { return runner_.world() == "sim"; }
+  std::string_view world() const { return runner_.world(); }  // one of kWorlds
+  bool simulated() const { return world() == "sim"; }
   int last_rank() const { return spec_.actors - 1; }
 
   // ---- worlds ----
@@ -107,7 +108,7 @@ struct Scenario {
 };
 
 // The worlds that scenarios run in.
-inline constexpr const char* kWorlds[] = {"sim", "process"};
+inline constexpr const char* kWorlds[] = {"sim", "process", "gpu"};
 // Empty: `scenario` runs in a world of this kind and spec; else why it does not.
 std::string not_applicable(const Scenario& scenario, std::string_view world, const WorldSpec& spec);
 

@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::size_t kLengthInSim = 5;
 constexpr std::size_t kLengthInProcesses = 3;
+constexpr std::size_t kLengthOnGpus = 2;
 
 Outcome execute(Actor& actor, SequenceCommand command) {
   switch (command) {
@@ -68,12 +69,12 @@ SequenceState observed(Actor& actor, const SequenceState& model) {
   return state;
 }
 
-void run_sequence(ScenarioContext& context, const std::vector<SequenceCommand>& sequence) {
-  std::string label;
-  for (const SequenceCommand command : sequence) {
-    label += fmt::format("{}{}", label.empty() ? "" : ", ", to_string(command));
-  }
-  const auto script = [&](Actor& actor) {
+WorldJob job_of(const WorldSpec& spec, std::vector<SequenceCommand> sequence) {
+  WorldJob job;
+  for (const SequenceCommand command : sequence)
+    job.label += fmt::format("{}{}", job.label.empty() ? "" : ", ", to_string(command));
+  job.spec = spec;
+  job.script = [sequence = std::move(sequence)](Actor& actor) {
     actor.check(actor.start_engine().ok() && actor.setup().ok(), "the world should start");
     SequenceState state;
     for (std::size_t i = 0; i < sequence.size(); ++i) {
@@ -92,19 +93,29 @@ void run_sequence(ScenarioContext& context, const std::vector<SequenceCommand>& 
     actor.cleanup();
     actor.shutdown();
   };
-  context.run(label, {}, script);
+  return job;
 }
 
+std::size_t length_in(const ScenarioContext& context) {
+  if (context.simulated()) return kLengthInSim;
+  return context.world() == "gpu" ? kLengthOnGpus : kLengthInProcesses;
+}
+
+// Longer sequences begin with all the shorter ones, so only the full length is run. Those that
+// begin alike are run together.
 void all_sequences(ScenarioContext& context) {
-  // Longer sequences begin with all the shorter ones, so only the full length is run.
-  std::vector<std::size_t> digits(context.simulated() ? kLengthInSim : kLengthInProcesses, 0);
-  while (context.failures().empty()) {
+  std::vector<std::size_t> digits(length_in(context), 0);
+  std::vector<WorldJob> jobs;
+  for (bool more = true; more && context.failures().empty();) {
     std::vector<SequenceCommand> sequence;
     for (const std::size_t digit : digits) sequence.push_back(kSequenceCommands[digit]);
-    run_sequence(context, sequence);
+    jobs.push_back(job_of(context.spec(), std::move(sequence)));
     std::size_t at = digits.size();
     while (at > 0 && ++digits[at - 1] == kSequenceCommands.size()) digits[--at] = 0;
-    if (at == 0) return;
+    more = at != 0;
+    if (at > 1) continue;
+    context.run_all(jobs);
+    jobs.clear();
   }
 }
 
@@ -118,8 +129,8 @@ std::string at_one_rank(const WorldSpec& spec) {
 std::vector<Scenario> sequence_scenarios() {
   return {
       {"sequence.all",
-       "Every sequence of engine commands (five; three in real processes) does what the table of "
-       "states and commands says",
+       "Every sequence of engine commands (five; three in real processes, two on GPUs) does what "
+       "the table of states and commands says",
        {"TPS-STATE-01", "TPS-SLEEP-04"},
        at_one_rank,
        all_sequences},

@@ -6,7 +6,7 @@
 // store, so that a process may end at any instruction and leaves the account whole. Entries of a
 // process that has ended count no longer and are used again. Charges and look-ups take a lock
 // between processes, and wait for it at most kAccountLockLimit; whatever gives back is a single
-// store, takes no lock and cannot fail. For files of this folder alone.
+// store, takes no lock and cannot fail. No part of the installed interface.
 #pragma once
 
 #include <cstdint>

@@ -42,7 +42,9 @@ AccountedDevice::~AccountedDevice() {
 }
 
 device::MemoryInfo AccountedDevice::memory() {
-  return options_.report_account ? account_.memory(device_) : inner().memory();
+  if (options_.report_account) return account_.memory(device_);
+  const MutexLock lock(*mutex_);
+  return inner().memory();
 }
 
 device::RegionId AccountedDevice::allocate(const device::AllocationRequest& request) {
@@ -163,6 +165,65 @@ device::StreamId AccountedDevice::create_stream() {
 void AccountedDevice::destroy_stream(device::StreamId stream) noexcept {
   const MutexLock lock(*mutex_);
   inner().destroy_stream(stream);
+}
+
+std::unique_ptr<device::Prepared> AccountedDevice::prepare_copies(
+    std::span<const device::TileCopy> copies) {
+  const MutexLock lock(*mutex_);
+  return inner().prepare_copies(copies);
+}
+
+std::unique_ptr<device::Prepared> AccountedDevice::prepare_packs(
+    std::span<const device::PackPiece> pieces) {
+  const MutexLock lock(*mutex_);
+  return inner().prepare_packs(pieces);
+}
+
+std::unique_ptr<device::Prepared> AccountedDevice::prepare_digests(
+    std::span<const device::DigestItem> items) {
+  const MutexLock lock(*mutex_);
+  return inner().prepare_digests(items);
+}
+
+void AccountedDevice::launch(device::StreamId stream, const device::Prepared& batch,
+                             std::span<const device::RegionId> bindings) {
+  const MutexLock lock(*mutex_);
+  inner().launch(stream, batch, bindings);
+}
+
+void AccountedDevice::launch_digests(device::StreamId stream, const device::Prepared& batch,
+                                     std::span<const device::RegionId> bindings,
+                                     std::span<std::uint64_t> sums) {
+  const MutexLock lock(*mutex_);
+  inner().launch_digests(stream, batch, bindings, sums);
+}
+
+void AccountedDevice::fill(device::StreamId stream, device::RegionId region, std::uint64_t offset,
+                           std::uint64_t bytes, std::byte value) {
+  const MutexLock lock(*mutex_);
+  inner().fill(stream, region, offset, bytes, value);
+}
+
+void AccountedDevice::copy(device::StreamId stream, const device::RunCopy& run) {
+  const MutexLock lock(*mutex_);
+  inner().copy(stream, run);
+}
+
+void AccountedDevice::upload(device::StreamId stream, device::RegionId region,
+                             std::uint64_t offset, ByteView from) {
+  const MutexLock lock(*mutex_);
+  inner().upload(stream, region, offset, from);
+}
+
+void AccountedDevice::download(device::StreamId stream, device::RegionId region,
+                               std::uint64_t offset, MutableByteView into) {
+  const MutexLock lock(*mutex_);
+  inner().download(stream, region, offset, into);
+}
+
+void AccountedDevice::synchronize(device::StreamId stream, Deadline deadline) {
+  const MutexLock lock(*mutex_);
+  inner().synchronize(stream, deadline);
 }
 
 bool AccountedDevice::while_awake(device::RegionId id,

@@ -26,7 +26,8 @@ struct AccountedDeviceOptions {
   bool report_account = false;            // memory() gives the account's figures
 };
 
-// Used by one thread at a time, but for while_awake().
+// Used by one thread at a time, but for while_awake(), which waits for the other thread's call to
+// end and makes its next one wait.
 class AccountedDevice final : public device::ForwardingDevice {
  public:
   // All are borrowed. Throws as MemoryAccount::find_device and join do.
@@ -46,6 +47,25 @@ class AccountedDevice final : public device::ForwardingDevice {
   void wake(std::string_view tag) override;
   device::StreamId create_stream() override;
   void destroy_stream(device::StreamId stream) noexcept override;
+  std::unique_ptr<device::Prepared> prepare_copies(
+      std::span<const device::TileCopy> copies) override;
+  std::unique_ptr<device::Prepared> prepare_packs(
+      std::span<const device::PackPiece> pieces) override;
+  std::unique_ptr<device::Prepared> prepare_digests(
+      std::span<const device::DigestItem> items) override;
+  void launch(device::StreamId stream, const device::Prepared& batch,
+              std::span<const device::RegionId> bindings) override;
+  void launch_digests(device::StreamId stream, const device::Prepared& batch,
+                      std::span<const device::RegionId> bindings,
+                      std::span<std::uint64_t> sums) override;
+  void fill(device::StreamId stream, device::RegionId region, std::uint64_t offset,
+            std::uint64_t bytes, std::byte value) override;
+  void copy(device::StreamId stream, const device::RunCopy& run) override;
+  void upload(device::StreamId stream, device::RegionId region, std::uint64_t offset,
+              ByteView from) override;
+  void download(device::StreamId stream, device::RegionId region, std::uint64_t offset,
+                MutableByteView into) override;
+  void synchronize(device::StreamId stream, Deadline deadline) override;
 
   // From any thread: calls `use` while `region` is there and awake, and keeps it so until `use`
   // returns; false if it is not. `use` may launch on a stream of its own.
@@ -66,7 +86,7 @@ class AccountedDevice final : public device::ForwardingDevice {
   AccountedDeviceOptions options_;
   device::AccountDevice device_;
   device::AccountEntry participant_;
-  // Guards the list of regions and the wrapped device's own against while_awake().
+  // Held over every call of the wrapped device, which one thread at a time may use.
   std::unique_ptr<Mutex> mutex_;
   std::map<device::RegionId, Region> regions_;
 };

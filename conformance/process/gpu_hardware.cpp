@@ -23,7 +23,7 @@ class GpuHardware final : public Hardware {
   GpuHardware(const WrittenWorld& world, int index)
       : world_(world),
         account_(device::MemoryAccount::open(world.account)),
-        cuda_(index, clock_, {}),
+        cuda_(clock_, {.ordinal = index}),
         device_(cuda_, *account_, threads_, options(world, index)),
         content_(cuda_, clock_, world.spec.seed) {
     if (cuda_.uuid() != world.gpus[static_cast<std::size_t>(index)]) {
@@ -38,7 +38,7 @@ class GpuHardware final : public Hardware {
   std::unique_ptr<collective::ShardGroup> join_shards(collective::ControlGroup& meeting,
                                                       const World& world,
                                                       Deadline deadline) override {
-    return std::make_unique<collective::NcclShardGroup>(meeting, cuda_, world, deadline);
+    return std::make_unique<collective::NcclShardGroup>(meeting, device_, cuda_, world, deadline);
   }
 
   void publish_resident(const WorldFolder& folder, int tp_rank,

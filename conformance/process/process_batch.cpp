@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -61,15 +62,29 @@ pid_t fork_job(const ProcessOptions& options, const WorldJob& job, const WorldFo
   _exit(status);
 }
 
+// How long the host needs to bring such a world up, about: actors, runtime and workers.
+std::int64_t starting_ns(const ProcessOptions& options, const WorldSpec& spec) {
+  return options.start_ns_per_process * (spec.actors + 1 + spec.tp) /
+         std::max(1L, sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+// `status` as waitpid gives it.
+std::string end_of(int status) {
+  return WIFSIGNALED(status) ? fmt::format("was ended by signal {}", WTERMSIG(status))
+                             : fmt::format("exited with status {}", WEXITSTATUS(status));
+}
+
 }  // namespace
 
-Run ProcessRunner::result_of(const WorldJob& job, const WorldFolder& folder, std::size_t number) {
+Run ProcessRunner::result_of(const WorldJob& job, const WorldFolder& folder, std::size_t number,
+                             int status) {
   Run run;
   trace_.clear();
   std::ifstream end(end_file(folder, number));
   std::ifstream file(trace_file(folder, number));
   if (!end || !file) {
-    run.end = {sim::RunResult::Kind::kHarnessError, "this world's harness failed", 0};
+    run.end = {sim::RunResult::Kind::kHarnessError,
+               "this world's harness " + end_of(status) + " without a result", 0};
     return run;
   }
   const auto json = nlohmann::json::parse(end);
@@ -88,17 +103,21 @@ void ProcessRunner::run_all(const std::vector<WorldJob>& jobs,
   for (const WorldJob& job : jobs) check_plan(job.options.plan);
   const TemporaryFolder temporary;
   std::map<std::size_t, pid_t> running;
+  std::vector<int> statuses(jobs.size());
+  std::int64_t next_start = 0;
   std::size_t started = 0;
   for (std::size_t next = 0; next < jobs.size();) {
-    while (started < jobs.size() && running.size() < options_.worlds_at_once) {
+    if (started < jobs.size() && running.size() < options_.worlds_at_once &&
+        monotonic_ns() >= next_start) {
       running[started] = fork_job(options_, jobs[started], temporary.folder, started);
+      next_start = monotonic_ns() + starting_ns(options_, jobs[started].spec);
       ++started;
     }
-    std::erase_if(running, [](const auto& entry) {
-      return waitpid(entry.second, nullptr, WNOHANG) == entry.second;
+    std::erase_if(running, [&](const auto& entry) {
+      return waitpid(entry.second, &statuses[entry.first], WNOHANG) == entry.second;
     });
     while (next < started && !running.contains(next)) {
-      done(next, result_of(jobs[next], temporary.folder, next));
+      done(next, result_of(jobs[next], temporary.folder, next, statuses[next]));
       ++next;
     }
     poll(nullptr, 0, 2);

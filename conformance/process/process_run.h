@@ -21,7 +21,9 @@ struct ProcessOptions {
   // The program that serves as runtime and workers (tpsync-test-runtime).
   std::string runtime_program;
   std::vector<std::string> gpus = {};  // UUIDs in the order of ordinals; empty: host memory
-  std::size_t worlds_at_once = 24;     // in run_all: worlds wait most of their time
+  // In run_all: worlds wait most of their time, but compute while they start.
+  std::size_t worlds_at_once = 96;
+  std::int64_t start_ns_per_process = 80'000'000;  // divided by the host's processors
 };
 
 class ProcessRunner final : public WorldRunner {
@@ -40,8 +42,8 @@ class ProcessRunner final : public WorldRunner {
   const sim::Trace& trace() const override { return trace_; }
 
  private:
-  // Of a world of run_all.
-  Run result_of(const WorldJob& job, const WorldFolder& folder, std::size_t number);
+  // Of a world of run_all whose harness ended with `status`.
+  Run result_of(const WorldJob& job, const WorldFolder& folder, std::size_t number, int status);
 
   ProcessOptions options_;
   sim::Trace trace_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -91,9 +92,9 @@ ByteBuffer encode_card(const Card& card) {
   ByteBuffer bytes;
   for (int shift = 0; shift < 32; shift += 8)
     bytes.push_back(static_cast<std::byte>(identity.size() >> shift & 0xff));
-  bytes.insert(bytes.end(), identity.begin(), identity.end());
+  std::copy(identity.begin(), identity.end(), std::back_inserter(bytes));
   const ByteView uuid = as_view(card.device_uuid);
-  bytes.insert(bytes.end(), uuid.begin(), uuid.end());
+  std::copy(uuid.begin(), uuid.end(), std::back_inserter(bytes));
   return bytes;
 }
 

@@ -46,7 +46,7 @@ std::unique_ptr<WorldRunner> make_runner(const std::string& world) {
     if (options.gpus.empty())
       throw_invalid(ErrorKind::kUnsupported, "gpu", "this machine has no GPU that can be used");
     // Each of its processes has a context on a GPU.
-    options.worlds_at_once = 8;
+    options.worlds_at_once = 24;
     options.start_ns_per_process = 0;
     return std::make_unique<ProcessRunner>(std::move(options));
   }

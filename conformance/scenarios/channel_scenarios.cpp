@@ -41,51 +41,62 @@ void timeout(ScenarioContext& context) {
 }
 
 void worker_channel(ScenarioContext& context) {
+  Batch batch(context);
   for (int rank = 0; rank < context.spec().tp; ++rank) {
     for (const Wait& wait : runtime_waits(context.spec())) {
       const std::string phase = phase_text(wait.phase, wait.chunk);
-      context.run(fmt::format("worker {} closes in {}", rank, phase),
-                  with_fault("channel.eof", {.role = "worker",
-                                             .rank = rank,
-                                             .phase = runtime_phase(wait),
-                                             .chunk = wait.chunk,
-                                             .op = "channel.write"}),
-                  publish_and_recover());
-      context.expect_failed({.kind = ErrorKind::kRemote,
-                             .phase = phase,
-                             .rank = 0,
-                             .detail = fmt::format("worker {}", rank)});
+      batch.add(fmt::format("worker {} closes in {}", rank, phase),
+                with_fault("channel.eof", {.role = "worker",
+                                           .rank = rank,
+                                           .phase = runtime_phase(wait),
+                                           .chunk = wait.chunk,
+                                           .op = "channel.write"}),
+                publish_and_recover(), [=, &context] {
+                  context.expect_failed({.kind = ErrorKind::kRemote,
+                                         .phase = phase,
+                                         .rank = 0,
+                                         .detail = fmt::format("worker {}", rank)});
+                });
     }
   }
+  batch.run();
 }
 
 void worker_killed(ScenarioContext& context) {
+  Batch batch(context);
   for (const Wait& wait : runtime_waits(context.spec())) {
     const std::string phase = phase_text(wait.phase, wait.chunk);
     const int rank = context.spec().tp - 1;
-    context.run(fmt::format("worker {} is killed in {}", rank, phase),
-                with_fault("process.kill", {.role = "worker",
-                                            .rank = rank,
-                                            .phase = runtime_phase(wait),
-                                            .chunk = wait.chunk,
-                                            .op = "channel.write"}),
-                publish_and_recover());
-    context.expect_failed(
-        {.kind = ErrorKind::kRemote, .phase = phase, .rank = 0, .detail = "killed by signal 9"});
+    batch.add(fmt::format("worker {} is killed in {}", rank, phase),
+              with_fault("process.kill", {.role = "worker",
+                                          .rank = rank,
+                                          .phase = runtime_phase(wait),
+                                          .chunk = wait.chunk,
+                                          .op = "channel.write"}),
+              publish_and_recover(), [=, &context] {
+                context.expect_failed({.kind = ErrorKind::kRemote,
+                                       .phase = phase,
+                                       .rank = 0,
+                                       .detail = "killed by signal 9"});
+              });
   }
+  batch.run();
 }
 
 void runtime_killed(ScenarioContext& context) {
+  Batch batch(context);
   for (const Wait& wait : runtime_waits(context.spec())) {
     const std::string phase = phase_text(wait.phase, wait.chunk);
-    context.run(fmt::format("the runtime is killed in {}", phase),
-                with_fault("process.kill", {.role = "runtime",
-                                            .phase = runtime_phase(wait),
-                                            .chunk = wait.chunk,
-                                            .op = "channel.write"}),
-                publish_and_recover());
-    context.expect_failed({.kind = ErrorKind::kEndOfFile, .phase = phase, .rank = 0});
+    batch.add(fmt::format("the runtime is killed in {}", phase),
+              with_fault("process.kill", {.role = "runtime",
+                                          .phase = runtime_phase(wait),
+                                          .chunk = wait.chunk,
+                                          .op = "channel.write"}),
+              publish_and_recover(), [=, &context] {
+                context.expect_failed({.kind = ErrorKind::kEndOfFile, .phase = phase, .rank = 0});
+              });
   }
+  batch.run();
 }
 
 }  // namespace

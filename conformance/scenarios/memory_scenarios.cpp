@@ -33,45 +33,75 @@ Usage usage_of(const sim::Trace& trace) {
   return usage;
 }
 
-void exact_budget(ScenarioContext& context, const std::string& name, WorldSpec spec) {
-  spec.sync.gpu_memory_headroom_bytes = 0;
-  const std::uint64_t required = sync::required_free_bytes(
-      spec.sync.bucket_bytes, model::plan_canonical(spec.config).largest_layer_bytes, 0);
-  spec.device_bytes = 0;
-  context.run(name + ", with ample memory", spec, {}, publish_once());
-  context.expect_committed(1);
-  const Usage ample = usage_of(context.trace());
-  context.check(ample.free_min != UINT64_MAX, "the preflight should have read the free memory");
-  const std::uint64_t used = ample.total - ample.free_min;
+// More than any device of these worlds uses.
+constexpr std::uint64_t kPlenty = 1024 * kGiB;
 
-  spec.device_bytes = used + required;
-  context.run(name + ", with exactly the required memory", spec, {}, publish_once());
-  context.expect_committed(1);
-  const Usage exact = usage_of(context.trace());
-  context.check(exact.peak_max <= used + required,
-                fmt::format("the peak {} should stay within {}", exact.peak_max, used + required));
+struct Budget {
+  std::string name;
+  WorldSpec spec;
+  std::uint64_t used = 0;  // at the preflight
+  std::uint64_t required = 0;
+};
 
-  spec.device_bytes = used + required - 1;
-  SimOptions refused;
-  refused.expect_failure = true;
-  context.run(name + ", with one byte less", spec, refused, publish_once());
-  context.expect_failed({.kind = ErrorKind::kOutOfMemory,
-                         .phase = "topology-memory-preflight",
-                         .subject = "free device memory"});
+// How much each device has in use at the preflight shows where there is plenty.
+void measure_use(ScenarioContext& context, std::vector<Budget>& budgets) {
+  Batch batch(context);
+  for (Budget& budget : budgets) {
+    budget.spec.device_bytes = kPlenty;
+    batch.add(budget.name + ", with ample memory", budget.spec, {}, publish_once(), [&] {
+      context.expect_committed(1);
+      const Usage usage = usage_of(context.trace());
+      context.check(usage.free_min != UINT64_MAX, "the preflight should have read the free memory");
+      budget.used = usage.total - usage.free_min;
+    });
+  }
+  batch.run();
+}
+
+void try_budgets(ScenarioContext& context, const std::vector<Budget>& budgets) {
+  Batch batch(context);
+  for (const Budget& budget : budgets) {
+    WorldSpec spec = budget.spec;
+    spec.device_bytes = budget.used + budget.required;
+    batch.add(budget.name + ", with exactly the required memory", spec, {}, publish_once(), [&] {
+      context.expect_committed(1);
+      const std::uint64_t peak = usage_of(context.trace()).peak_max;
+      const std::uint64_t bytes = budget.used + budget.required;
+      context.check(peak <= bytes, fmt::format("the peak {} should stay within {}", peak, bytes));
+    });
+    --spec.device_bytes;
+    SimOptions refused;
+    refused.expect_failure = true;
+    batch.add(budget.name + ", with one byte less", spec, refused, publish_once(), [&] {
+      context.expect_failed({.kind = ErrorKind::kOutOfMemory,
+                             .phase = "topology-memory-preflight",
+                             .subject = "free device memory"});
+    });
+  }
+  batch.run();
 }
 
 void preflight_exact(ScenarioContext& context) {
+  std::vector<Budget> budgets;
+  const auto add = [&](const std::string& name, WorldSpec spec) {
+    spec.sync.gpu_memory_headroom_bytes = 0;
+    const std::uint64_t required = sync::required_free_bytes(
+        spec.sync.bucket_bytes, model::plan_canonical(spec.config).largest_layer_bytes, 0);
+    budgets.push_back({name, spec, 0, required});
+  };
   for (const wire::Layout layout : {wire::Layout::kCompact, wire::Layout::kRankMajor}) {
     WorldSpec spec = context.spec();
     spec.sync.layout = layout;
     spec.storage = Storage::kSeparateExperts;
     const std::string name(name_of(layout));
-    exact_budget(context, name + ", even shards, separate experts", spec);
+    add(name + ", even shards, separate experts", spec);
     spec.uneven_shards = true;
-    exact_budget(context, name + ", uneven shards", spec);
+    add(name + ", uneven shards", spec);
     spec.storage = Storage::kFusedExperts;
-    exact_budget(context, name + ", uneven shards, fused experts", spec);
+    add(name + ", uneven shards, fused experts", spec);
   }
+  measure_use(context, budgets);
+  try_budgets(context, budgets);
 }
 
 void one_byte_over_the_buffer(ScenarioContext& context) {
@@ -133,15 +163,18 @@ void open_fails_later(ScenarioContext& context) {
 }
 
 void allocation_fails(ScenarioContext& context) {
+  Batch batch(context);
   for (int rank = 0; rank < context.spec().actors; ++rank) {
-    context.run(
+    batch.add(
         fmt::format("rank {} cannot allocate its packed buffer", rank),
         with_fault("memory.alloc_fail",
                    {.rank = rank, .phase = "native-buffer-allocation", .op = "device.allocate"}),
-        publish_and_recover());
-    context.expect_failed(
-        {.kind = ErrorKind::kOutOfMemory, .phase = "native-buffer-allocation", .rank = rank});
+        publish_and_recover(), [=, &context] {
+          context.expect_failed(
+              {.kind = ErrorKind::kOutOfMemory, .phase = "native-buffer-allocation", .rank = rank});
+        });
   }
+  batch.run();
 }
 
 void late_copies(ScenarioContext& context) {

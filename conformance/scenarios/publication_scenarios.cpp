@@ -41,6 +41,7 @@ void bootstrap(ScenarioContext& context) {
 }
 
 void every_layout(ScenarioContext& context) {
+  Batch batch(context);
   for (const wire::Layout layout : {wire::Layout::kCompact, wire::Layout::kRankMajor}) {
     for (const Storage storage : {Storage::kFusedExperts, Storage::kSeparateExperts}) {
       for (const bool uneven : {false, true}) {
@@ -51,11 +52,10 @@ void every_layout(ScenarioContext& context) {
           spec.storage = storage;
           spec.uneven_shards = uneven;
           spec.stored = stored;
-          context.run(fmt::format("{}, {} experts, {} shards, stored as {}", name_of(layout),
-                                  storage == Storage::kFusedExperts ? "fused" : "separate",
-                                  uneven ? "uneven" : "even", bare_name(stored)),
-                      spec, {}, publish_once());
-          context.expect_committed(1);
+          batch.add(fmt::format("{}, {} experts, {} shards, stored as {}", name_of(layout),
+                                storage == Storage::kFusedExperts ? "fused" : "separate",
+                                uneven ? "uneven" : "even", bare_name(stored)),
+                    spec, {}, publish_once(), [=, &context] { context.expect_committed(1); });
         }
       }
     }
@@ -65,9 +65,10 @@ void every_layout(ScenarioContext& context) {
     spec.config.dtype = resident;
     spec.stored = resident;
     spec.sync.bucket_bytes *= 2;  // an element may be twice as large
-    context.run(fmt::format("{} weights", bare_name(resident)), spec, {}, publish_once());
-    context.expect_committed(1);
+    batch.add(fmt::format("{} weights", bare_name(resident)), spec, {}, publish_once(),
+              [=, &context] { context.expect_committed(1); });
   }
+  batch.run();
 }
 
 void narrow_pipes(ScenarioContext& context) {

@@ -67,18 +67,20 @@ class FailingSource final : public transfer::WeightSource {
   bool failed_ = false;
 };
 
-SimOptions failing(int rank, FailAt at, bool& armed) {
+// Fails once.
+SimOptions failing(int rank, FailAt at) {
   SimOptions options;
   options.wrap_source =
-      [rank, at, &armed](
+      [rank, at, armed = std::make_shared<bool>(true)](
           int actor, transfer::WeightSource& source) -> std::unique_ptr<transfer::WeightSource> {
-    if (actor != rank || !std::exchange(armed, false)) return nullptr;
+    if (actor != rank || !std::exchange(*armed, false)) return nullptr;
     return std::make_unique<FailingSource>(source, at);
   };
   return options;
 }
 
 void every_gate(ScenarioContext& context) {
+  Batch batch(context);
   struct Gate {
     FailAt at;
     std::string phase;
@@ -93,34 +95,41 @@ void every_gate(ScenarioContext& context) {
   gates.push_back({{Where::kExhausted, 0}, "native-source-verify"});
   for (int rank = 0; rank < context.spec().actors; ++rank) {
     for (const Gate& gate : gates) {
-      bool armed = true;
-      context.run(fmt::format("rank {} fails in {}", rank, gate.phase),
-                  failing(rank, gate.at, armed), publish_and_recover());
-      context.expect_failed(
-          {.kind = ErrorKind::kDevice, .phase = gate.phase, .rank = rank, .subject = "injected"});
+      batch.add(fmt::format("rank {} fails in {}", rank, gate.phase), failing(rank, gate.at),
+                publish_and_recover(), [=, &context] {
+                  context.expect_failed({.kind = ErrorKind::kDevice,
+                                         .phase = gate.phase,
+                                         .rank = rank,
+                                         .subject = "injected"});
+                });
     }
   }
+  batch.run();
 }
 
 void inside_the_gather(ScenarioContext& context) {
+  Batch batch(context);
   for (int rank = 0; rank < context.spec().actors; ++rank) {
     for (const char* op : {"shard.gather", "shard.wait"}) {
       for (std::uint64_t c = 0; c < chunk_count(context.spec()); ++c) {
         const auto chunk = static_cast<std::int64_t>(c);
-        context.run(
+        batch.add(
             fmt::format("{} fails on rank {} in chunk {}", op, rank, chunk),
             with_fault("collective.rank_error",
                        {.rank = rank, .phase = "native-materialize", .chunk = chunk, .op = op}),
-            publish_and_recover());
-        context.expect_failed({.kind = ErrorKind::kDevice,
-                               .phase = phase_text("native-materialize", chunk),
-                               .rank = rank});
+            publish_and_recover(), [=, &context] {
+              context.expect_failed({.kind = ErrorKind::kDevice,
+                                     .phase = phase_text("native-materialize", chunk),
+                                     .rank = rank});
+            });
       }
     }
   }
+  batch.run();
 }
 
 void killed_actor(ScenarioContext& context) {
+  Batch batch(context);
   const int rank = context.last_rank();
   for (std::uint64_t c = 0; c < chunk_count(context.spec()); ++c) {
     const auto chunk = static_cast<std::int64_t>(c);
@@ -128,13 +137,15 @@ void killed_actor(ScenarioContext& context) {
         "process.kill",
         {.rank = rank, .phase = "native-materialize", .chunk = chunk, .op = "shard.gather"});
     options.recovery = "other-world";
-    context.run(fmt::format("rank {} is killed before the gather of chunk {}", rank, chunk),
-                options, publish_and_recover());
-    context.expect_failed({.kind = ErrorKind::kPeerLost}, {rank});
+    batch.add(fmt::format("rank {} is killed before the gather of chunk {}", rank, chunk), options,
+              publish_and_recover(),
+              [=, &context] { context.expect_failed({.kind = ErrorKind::kPeerLost}, {rank}); });
   }
+  batch.run();
 }
 
 void wrong_devices(ScenarioContext& context) {
+  Batch batch(context);
   std::vector<std::string> own;
   for (int r = 0; r < context.spec().actors; ++r) own.push_back(device_uuid(r));
   const auto last = static_cast<std::size_t>(context.last_rank());
@@ -159,12 +170,14 @@ void wrong_devices(ScenarioContext& context) {
     spec.actor_uuids = variant.uuids;
     SimOptions options;
     options.expect_failure = true;
-    context.run(variant.name, spec, options, publish_once());
-    context.expect_failed({.kind = ErrorKind::kMismatch,
-                           .phase = "topology-memory-preflight",
-                           .rank = variant.rank,
-                           .subject = "device uuid"});
+    batch.add(variant.name, spec, options, publish_once(), [=, &context] {
+      context.expect_failed({.kind = ErrorKind::kMismatch,
+                             .phase = "topology-memory-preflight",
+                             .rank = variant.rank,
+                             .subject = "device uuid"});
+    });
   }
+  batch.run();
 }
 
 }  // namespace

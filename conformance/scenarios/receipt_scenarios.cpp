@@ -35,61 +35,71 @@ bool needs_digest(const std::string& fault) { return fault == "receipt.digest"; 
 
 // Worker to runtime: the runtime refuses, before it publishes its version.
 void worker_hop(ScenarioContext& context) {
+  Batch batch(context);
   const int rank = context.spec().tp - 1;
   for (const std::string fault : kReceiptFaults) {
     if (needs_digest(fault) && !context.spec().sync.content_digest) continue;
     if (fault == "receipt.duplicated" || fault == "receipt.missing")
       continue;  // one reply, one receipt
-    context.run(fmt::format("{} on the way from worker {}", fault, rank),
-                with_fault(fault,
-                           {.role = "worker",
-                            .rank = rank,
-                            .phase = "finish_native_weight_update",
-                            .op = "channel.write"},
-                           {{"hop", "worker"}}),
-                publish_and_recover());
-    context.expect_failed({.kind = ErrorKind::kRemote,
-                           .phase = "native-finish",
-                           .rank = 0,
-                           .subject = "finish_native_weight_update",
-                           .detail = "PeerViolation"});
+    batch.add(fmt::format("{} on the way from worker {}", fault, rank),
+              with_fault(fault,
+                         {.role = "worker",
+                          .rank = rank,
+                          .phase = "finish_native_weight_update",
+                          .op = "channel.write"},
+                         {{"hop", "worker"}}),
+              publish_and_recover(), [=, &context] {
+                context.expect_failed({.kind = ErrorKind::kRemote,
+                                       .phase = "native-finish",
+                                       .rank = 0,
+                                       .subject = "finish_native_weight_update",
+                                       .detail = "PeerViolation"});
+              });
   }
+  batch.run();
 }
 
 // Runtime to parent: the engine refuses, and breaks.
 void runtime_hop(ScenarioContext& context) {
+  Batch batch(context);
   const auto run = [&](const std::string& fault) {
     if (needs_digest(fault) && !context.spec().sync.content_digest) return;
-    context.run(fmt::format("{} on the way from the runtime", fault),
-                with_fault(context, fault,
-                           {.role = "runtime",
-                            .phase = "finish_native_weight_update",
-                            .op = "channel.write",
-                            .peer_role = "actor"},
-                           {{"hop", "runtime"}}),
-                publish_and_recover());
-    context.expect_failed(
-        {.kind = kind_of(fault, context.spec().tp), .phase = "native-finish", .rank = 0});
+    batch.add(
+        fmt::format("{} on the way from the runtime", fault),
+        with_fault(context, fault,
+                   {.role = "runtime",
+                    .phase = "finish_native_weight_update",
+                    .op = "channel.write",
+                    .peer_role = "actor"},
+                   {{"hop", "runtime"}}),
+        publish_and_recover(), [=, &context] {
+          context.expect_failed(
+              {.kind = kind_of(fault, context.spec().tp), .phase = "native-finish", .rank = 0});
+        });
   };
   for (const std::string fault : kReceiptFaults) run(fault);
   for (const std::string fault : kResultFaults) run(fault);
+  batch.run();
 }
 
 // Rank 0 to the others: the actor that got it wrong refuses.
 void broadcast_hop(ScenarioContext& context) {
+  Batch batch(context);
   const int rank = context.last_rank();
   const auto run = [&](const std::string& fault) {
     if (needs_digest(fault) && !context.spec().sync.content_digest) return;
-    context.run(
+    batch.add(
         fmt::format("{} in what rank {} receives", fault, rank),
         with_fault(fault, {.rank = rank, .phase = "native-result", .op = "control.broadcast"},
                    {{"hop", "broadcast"}}),
-        publish_and_recover());
-    context.expect_failed(
-        {.kind = kind_of(fault, context.spec().tp), .phase = "native-result", .rank = rank});
+        publish_and_recover(), [=, &context] {
+          context.expect_failed(
+              {.kind = kind_of(fault, context.spec().tp), .phase = "native-result", .rank = rank});
+        });
   };
   for (const std::string fault : kReceiptFaults) run(fault);
   for (const std::string fault : kResultFaults) run(fault);
+  batch.run();
 }
 
 }  // namespace

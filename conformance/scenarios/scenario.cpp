@@ -108,6 +108,16 @@ void ScenarioContext::expect_failed(const Failure& failure, const std::vector<in
   }
 }
 
+void Batch::add(std::string label, const WorldSpec& spec, SimOptions options, Script script,
+                std::function<void()> after) {
+  jobs_.push_back({std::move(label), spec, std::move(options), std::move(script)});
+  after_.push_back(std::move(after));
+}
+
+void Batch::run() {
+  context_.run_all(jobs_, [this](std::size_t job) { after_[job](); });
+}
+
 std::string not_applicable(const Scenario& scenario, std::string_view world,
                            const WorldSpec& spec) {
   if (world != "sim" && !scenario.only_simulated.empty()) return scenario.only_simulated;

@@ -96,6 +96,26 @@ class ScenarioContext {
   bool harness_failed_ = false;
 };
 
+// Worlds of a scenario that have nothing to do with each other: run together, several at once where
+// the world's kind gains by it, and checked in the order in which they were added.
+class Batch {
+ public:
+  explicit Batch(ScenarioContext& context) : context_(context) {}
+
+  // `after` checks the world with the context's log() and trace().
+  void add(std::string label, const WorldSpec& spec, SimOptions options, Script script,
+           std::function<void()> after);
+  void add(std::string label, SimOptions options, Script script, std::function<void()> after) {
+    add(std::move(label), context_.spec(), std::move(options), std::move(script), std::move(after));
+  }
+  void run();
+
+ private:
+  ScenarioContext& context_;
+  std::vector<WorldJob> jobs_;
+  std::vector<std::function<void()>> after_;
+};
+
 struct Scenario {
   std::string id;     // "publish.bootstrap"
   std::string title;  // one sentence: the situation and what must follow

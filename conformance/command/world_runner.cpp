@@ -45,9 +45,8 @@ std::unique_ptr<WorldRunner> make_runner(const std::string& world) {
     for (const GpuFacts& gpu : list_gpus(options.runtime_program)) options.gpus.push_back(gpu.uuid);
     if (options.gpus.empty())
       throw_invalid(ErrorKind::kUnsupported, "gpu", "this machine has no GPU that can be used");
-    // Each of its processes has a context on a GPU.
-    options.worlds_at_once = 24;
-    options.start_ns_per_process = 0;
+    // The driver opens one context after the other.
+    options.start_ns_per_process = 200'000'000;
     return std::make_unique<ProcessRunner>(std::move(options));
   }
 #endif

@@ -209,8 +209,8 @@ void AccountedDevice::copy(device::StreamId stream, const device::RunCopy& run) 
   inner().copy(stream, run);
 }
 
-void AccountedDevice::upload(device::StreamId stream, device::RegionId region,
-                             std::uint64_t offset, ByteView from) {
+void AccountedDevice::upload(device::StreamId stream, device::RegionId region, std::uint64_t offset,
+                             ByteView from) {
   const MutexLock lock(*mutex_);
   inner().upload(stream, region, offset, from);
 }

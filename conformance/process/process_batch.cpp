@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -64,8 +63,7 @@ pid_t fork_job(const ProcessOptions& options, const WorldJob& job, const WorldFo
 
 // How long the host needs to bring such a world up, about: actors, runtime and workers.
 std::int64_t starting_ns(const ProcessOptions& options, const WorldSpec& spec) {
-  return options.start_ns_per_process * (spec.actors + 1 + spec.tp) /
-         std::max(1L, sysconf(_SC_NPROCESSORS_ONLN));
+  return options.start_ns_per_process * (spec.actors + 1 + spec.tp);
 }
 
 // `status` as waitpid gives it.

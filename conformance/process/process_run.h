@@ -21,9 +21,9 @@ struct ProcessOptions {
   // The program that serves as runtime and workers (tpsync-test-runtime).
   std::string runtime_program;
   std::vector<std::string> gpus = {};  // UUIDs in the order of ordinals; empty: host memory
-  // In run_all: worlds wait most of their time, but compute while they start.
+  // In run_all: worlds wait most of their time, but need the host while they start.
   std::size_t worlds_at_once = 96;
-  std::int64_t start_ns_per_process = 80'000'000;  // divided by the host's processors
+  std::int64_t start_ns_per_process = 40'000'000;
 };
 
 class ProcessRunner final : public WorldRunner {

@@ -91,7 +91,7 @@ class CudaDevice final : public Device {
   void* address_of(RegionId region);
 
  private:
-  class State;
+  struct State;
   std::unique_ptr<State> state_;
 };
 

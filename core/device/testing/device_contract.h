@@ -6,7 +6,7 @@
 
 #include <array>
 #include <memory>
-#include <numeric>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -31,6 +31,8 @@ struct ContractCase {
   std::string (*missing)();
   std::unique_ptr<ContractWorld> (*make)();
 };
+
+inline void PrintTo(const ContractCase& one, std::ostream* out) { *out << one.name; }
 
 inline std::string contract_case_name(const testing::TestParamInfo<ContractCase>& information) {
   return information.param.name;
@@ -294,7 +296,8 @@ TEST_P(DeviceContract, WorkOfOneStreamIsDoneInOrder) {
   const Stream stream = create_stream(*actor_);
   actor_->fill(stream.id(), region.id(), 0, 4, std::byte{1});
   actor_->fill(stream.id(), region.id(), 1, 2, std::byte{2});
-  actor_->upload(stream.id(), region.id(), 3, counting(1, 5));
+  const ByteBuffer last = counting(1, 5);
+  actor_->upload(stream.id(), region.id(), 3, last);
   ByteBuffer into(4);
   actor_->download(stream.id(), region.id(), 0, into);
   actor_->fill(stream.id(), region.id(), 0, 4, std::byte{3});

@@ -307,9 +307,6 @@ bool PeerCopyShardGroup::Impl::detach(device::RegionId region, Deadline deadline
   Buffer* const found = find(region);
   if (found == nullptr) return true;
   const std::uint64_t serial = found->serial;
-  // Exports end with their memory, or here: never while a peer may have them open.
-  device::Export own_export = std::move(found->own_export);
-  buffers_.erase(buffers_.begin() + (found - buffers_.data()));
   if (unsettled_ == region) unsettled_ = device::RegionId::kNone;
   for (Opened& opened : opened_) {
     auto& users = opened.used_with;
@@ -325,12 +322,13 @@ bool PeerCopyShardGroup::Impl::detach(device::RegionId region, Deadline deadline
   for (;;) {
     const std::uint64_t bell = words_->load(Layout::kBell);
     const TimePoint now = clock_.now();
-    if (!is_held(bit_of(serial), now)) return true;
-    if (deadline.passed(now)) break;
+    if (!is_held(bit_of(serial), now)) {
+      buffers_.erase(buffers_.begin() + (found - buffers_.data()));  // with its export, if own
+      return true;
+    }
+    if (deadline.passed(now)) return false;
     words_->wait(Layout::kBell, bell, deadline.earlier(Deadline::at(now + kDeathLook)));
   }
-  own_export.leak();
-  return false;
 }
 
 bool PeerCopyShardGroup::Impl::is_held(std::uint64_t bit, TimePoint now) {

@@ -39,7 +39,10 @@ class Rank {
     require(cudaMalloc(&from_, kCopied), "cudaMalloc");
     require(cudaMalloc(&into_, kCopied), "cudaMalloc");
     if (membership.rank == 0 && cuda_devices() > 1) {
-      require(cudaDeviceEnablePeerAccess(1, 0), "cudaDeviceEnablePeerAccess");
+      const cudaError_t enabled = cudaDeviceEnablePeerAccess(1, 0);
+      if (enabled != cudaErrorPeerAccessAlreadyEnabled)
+        require(enabled, "cudaDeviceEnablePeerAccess");
+      cudaGetLastError();
       require(cudaSetDevice(1), "cudaSetDevice");
       require(cudaMalloc(&remote_, kPulled), "cudaMalloc");
       require(cudaSetDevice(0), "cudaSetDevice");

@@ -63,6 +63,7 @@ inline std::unique_ptr<Process> spawn_rank(const World& world, const Membership&
   request.program = "/proc/self/exe";
   request.arguments = {"--rank", membership.folder, std::to_string(membership.rank),
                        std::to_string(membership.size)};
+  request.environment = world.host.environment();
   return world.processes.spawn(std::move(request));
 }
 

@@ -65,6 +65,34 @@ void gather(ControlGroup& control, ShardGroup& shards, fakes::CudaTestDevice& de
   device.free(buffer);
 }
 
+// Fails a gather, agrees, and gathers in a new group: what a peer in the test's process does too.
+void alarm_and_rebuild(ControlGroup& control, fakes::CudaTestDevice& device,
+                       std::unique_ptr<ShardGroup>& shards, const World& world) {
+  constexpr std::uint64_t kSmall = 4 * kMiB;
+  const GatherPart parts[] = {{0, kSmall}, {kSmall, kSmall}};
+  const device::StreamId stream = device.create_stream();
+  const device::RegionId buffer = device.allocate({.bytes = 2 * kSmall});
+  const ByteBuffer own = fakes::patterned(1, kSmall);
+  std::vector<std::uint64_t> words(2);
+  for (int round = 0; round < 3; ++round) {
+    control.raise_alarm();
+    shards->abort();
+    control.all_gather_word(1, words, Deadline::never());
+    shards.reset();
+    shards = std::make_unique<NcclShardGroup>(control, device, device, world, Deadline::never());
+    device.upload(stream, buffer, kSmall, own);
+    shards->all_gather(stream, buffer, parts);
+    shards->wait(stream, Deadline::never(), control);
+    ByteBuffer found(2 * kSmall);
+    device.download(stream, buffer, 0, found);
+    device.synchronize(stream, Deadline::never());
+    ByteBuffer expected = fakes::patterned(0, kSmall);
+    expected.insert(expected.end(), own.begin(), own.end());
+    if (found != expected) throw_broken(ErrorKind::kMismatch, "gather", "it has other bytes");
+    control.all_gather({}, Deadline::never());
+  }
+}
+
 }  // namespace
 
 // "<group>:<behaviour>", folder, group, rank, size
@@ -96,6 +124,10 @@ int main(int argc, char** argv) {
     if (behaviour == "gather") {
       gather(control, *shards, device, 20, *channel);
       control.all_gather({}, Deadline::never());
+      return 0;
+    }
+    if (behaviour == "alarm-and-rebuild") {
+      alarm_and_rebuild(control, device, shards, world);
       return 0;
     }
     if (behaviour == "gather-till-lost") gather(control, *shards, device, 1 << 30, *channel);

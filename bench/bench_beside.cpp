@@ -13,13 +13,18 @@
 
 #include "bench/beside_kernels.h"
 #include "bench/gpu_ranks.h"
-#include "core/collective/testing/cuda_test_device.h"
+#include "tpsync/device/cuda_device.h"
 
 namespace tpsync::bench {
 namespace {
 
-using collective::fakes::cuda_devices;
-using collective::fakes::require;
+int cuda_devices() { return device::find_cuda_devices().count; }
+
+void require(cudaError_t result, const char* call) {
+  if (result == cudaSuccess) return;
+  throw_broken(ErrorKind::kDevice, call,
+               fmt::format("failed with CUDA error {}", static_cast<int>(result)));
+}
 
 constexpr std::uint64_t kPulled = 320 * kMiB;   // a copy between GPUs
 constexpr std::uint64_t kCopied = 1024 * kMiB;  // by a kernel, within one

@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 
 #include "bench/gpu_ranks.h"
-#include "core/collective/testing/cuda_test_device.h"
 #include "tpsync/collective/nccl_shard_group.h"
 #include "tpsync/collective/peer_copy_shard_group.h"
+#include "tpsync/device/cuda_device.h"
 
 namespace tpsync::bench {
 namespace {
@@ -46,7 +46,7 @@ class Rank {
         ranks_(static_cast<std::size_t>(membership.size)),
         mine_(static_cast<std::size_t>(membership.rank)),
         lane_(membership, world),
-        device_(membership.rank, world.clock),
+        device_(world.clock, {.ordinal = membership.rank}),
         nccl_(*lane_.group, device_, device_, world, lane_.deadline()),
         copies_(*lane_.group, device_, lane_.factory, world, lane_.deadline()),
         buffer_(device_.allocate({.bytes = kLargest, .kind = device::RegionKind::kExportable})),
@@ -109,7 +109,7 @@ class Rank {
   std::size_t mine_;
   std::uint64_t checks_ = 0;
   Lane lane_;
-  collective::fakes::CudaTestDevice device_;
+  device::CudaDevice device_;
   collective::NcclShardGroup nccl_;
   collective::PeerCopyShardGroup copies_;
   device::RegionId buffer_;
@@ -128,7 +128,7 @@ void measure(benchmark::State& state) {
   SilentLog log;
   OsWorld os(log);
   const World world = os.world();
-  const Membership membership{folder.path, 0, collective::fakes::cuda_devices()};
+  const Membership membership{folder.path, 0, device::find_cuda_devices().count};
   if (membership.size < 2) {
     state.SkipWithError("needs at least 2 GPUs");
     return;
@@ -222,7 +222,7 @@ int main(int argc, char** argv) {
   }
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 64;
-  if (tpsync::collective::fakes::cuda_devices() < 2) {
+  if (tpsync::device::find_cuda_devices().count < 2) {
     fmt::print("needs at least 2 GPUs: nothing is measured\n");
     return 0;
   }

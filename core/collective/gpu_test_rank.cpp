@@ -13,8 +13,8 @@
 #include "tpsync/collective/nccl_shard_group.h"
 #include "tpsync/collective/os_shared_words.h"
 #include "tpsync/collective/peer_copy_shard_group.h"
-#include "tpsync/collective/testing/cuda_test_device.h"
 #include "tpsync/collective/testing/gloo_ranks.h"
+#include "tpsync/device/cuda_device.h"
 
 namespace {
 
@@ -33,7 +33,7 @@ void say(Channel& channel) {
 }
 
 // Gathers `rounds` times and looks at every byte of each first and last kilobyte of a part.
-void gather(ControlGroup& control, ShardGroup& shards, fakes::CudaTestDevice& device, int rounds,
+void gather(ControlGroup& control, ShardGroup& shards, device::Device& device, int rounds,
             Channel& channel) {
   const auto ranks = static_cast<std::size_t>(control.size());
   const auto mine = static_cast<std::size_t>(control.rank());
@@ -66,7 +66,7 @@ void gather(ControlGroup& control, ShardGroup& shards, fakes::CudaTestDevice& de
 }
 
 // Fails a gather, agrees, and gathers in a new group: what a peer in the test's process does too.
-void alarm_and_rebuild(ControlGroup& control, fakes::CudaTestDevice& device,
+void alarm_and_rebuild(ControlGroup& control, device::CudaDevice& device,
                        std::unique_ptr<ShardGroup>& shards, const World& world) {
   constexpr std::uint64_t kSmall = 4 * kMiB;
   const GatherPart parts[] = {{0, kSmall}, {kSmall, kSmall}};
@@ -113,7 +113,7 @@ int main(int argc, char** argv) {
   OsSharedWordsFactory factory;
   try {
     GlooControlGroup control(options, world);
-    fakes::CudaTestDevice device(options.meeting.rank, world.clock);
+    device::CudaDevice device(world.clock, {.ordinal = options.meeting.rank});
     std::unique_ptr<ShardGroup> shards;
     if (kind == "nccl") {
       shards = std::make_unique<NcclShardGroup>(control, device, device, world, Deadline::never());

@@ -6,8 +6,8 @@
 #include <nccl.h>
 
 #include "tpsync/collective/forwarding_groups.h"
-#include "tpsync/collective/testing/cuda_test_device.h"
 #include "tpsync/collective/testing/gloo_ranks.h"
+#include "tpsync/device/cuda_device.h"
 
 namespace tpsync::collective {
 namespace {
@@ -50,7 +50,7 @@ class Environment final : public ForwardingHost {
 // A rank on the device of its number.
 struct Rank {
   Rank(GlooControlGroup& group, World the_world)
-      : control(group), world(the_world), device(group.rank(), the_world.clock) {
+      : control(group), world(the_world), device(the_world.clock, {.ordinal = group.rank()}) {
     stream = device.create_stream();
   }
   ~Rank() {
@@ -90,7 +90,7 @@ struct Rank {
 
   GlooControlGroup& control;
   World world;
-  fakes::CudaTestDevice device;
+  device::CudaDevice device;
   StreamId stream = StreamId::kNone;
   std::uint64_t bytes = 0;
   std::unique_ptr<NcclShardGroup> shards;
@@ -99,8 +99,11 @@ struct Rank {
 class NcclShards : public fakes::GlooRanks {
  protected:
   void need(int devices) {
-    const int found = fakes::cuda_devices();
-    if (found < devices) GTEST_SKIP() << "needs " << devices << " GPUs, there are " << found;
+    const device::CudaDevices found = device::find_cuda_devices();
+    if (found.count < devices) {
+      GTEST_SKIP() << "needs " << devices << " GPUs, there are " << found.count << " "
+                   << found.reason;
+    }
     if (world_.world().host.environment("NCCL_NVLS_ENABLE") != "0")
       GTEST_SKIP() << "needs NCCL_NVLS_ENABLE=0 in the environment";
   }

@@ -21,11 +21,12 @@ constexpr std::uint64_t mix64(std::uint64_t x) {  // splitmix64's finalizer
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
   return x ^ (x >> 31);
 }
+inline constexpr std::uint64_t kColumnKey = 0xd1b54a32d192ed03ULL;
 constexpr std::uint64_t row_weight(std::uint64_t key, std::uint64_t row) {
   return mix64(mix64(key) + row) | 1;
 }
 constexpr std::uint64_t col_weight(std::uint64_t key, std::uint64_t col) {
-  return mix64(mix64(key ^ 0xd1b54a32d192ed03ULL) + col) | 1;
+  return mix64(mix64(key ^ kColumnKey) + col) | 1;
 }
 
 }  // namespace tpsync::device

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -216,6 +217,24 @@ Opened make_file(const std::string& path, std::uint64_t bytes) {
     unlink(path.c_str());
     opened.file.reset();
   }
+  return opened;
+}
+
+Opened take_descriptor(const ProcessId& process, int number) {
+  Opened opened;
+  const Descriptor handle(
+      static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(process.pid), 0)));
+  if (!handle) {
+    opened.error = errno;
+    return opened;
+  }
+  // Once its handle is held, the pid cannot come to mean another process.
+  if (!is_alive(process)) {
+    opened.error = ESRCH;
+    return opened;
+  }
+  opened.file = Descriptor(static_cast<int>(syscall(SYS_pidfd_getfd, handle.number(), number, 0)));
+  if (!opened.file) opened.error = errno;
   return opened;
 }
 

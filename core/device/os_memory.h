@@ -99,6 +99,10 @@ Opened open_file(const std::string& path);
 // Fails with EEXIST if there is one already. Readable and writable by this user alone; `bytes` of
 // zeros, reserved.
 Opened make_file(const std::string& path, std::uint64_t bytes);
+// A duplicate of descriptor `number` of a process, also where it is no file that a path leads to.
+// The system may refuse it (EPERM) where it lets the same process's files be opened: it asks for
+// the right to trace that process.
+Opened take_descriptor(const ProcessId& process, int number);
 // Of process `pid`, its descriptor `number`; the file that this path leads to.
 std::string path_of_descriptor(std::int64_t pid, int number);
 // Removes `path` if it still is that file.

@@ -137,6 +137,10 @@ class FaultDevice final : public device::ForwardingDevice {
     enter("device.fill", stream);
     issue(stream, [=, this] { ForwardingDevice::fill(stream, region, offset, bytes, value); });
   }
+  void copy(StreamId stream, const device::RunCopy& run) override {
+    enter("device.launch", stream);  // as it is traced
+    issue(stream, [=, this] { ForwardingDevice::copy(stream, run); });
+  }
   void upload(StreamId stream, RegionId region, std::uint64_t offset, ByteView from) override {
     enter("device.upload", stream);
     issue(stream, [=, this] { ForwardingDevice::upload(stream, region, offset, from); });

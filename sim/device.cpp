@@ -301,10 +301,7 @@ void add_hash(std::uint64_t& hash, Values... values) {
 
 }  // namespace
 
-std::unique_ptr<device::Prepared> SimDevice::prepare_copies(
-    std::span<const device::TileCopy> copies) {
-  const HarnessAccess harness;
-  const std::size_t op = process_.begin(Op::kDevicePrepare, 0, copies.size(), 1);
+std::shared_ptr<const BatchData> SimDevice::batch_of(std::span<const device::TileCopy> copies) {
   auto data = std::make_shared<BatchData>();
   data->copies.assign(copies.begin(), copies.end());
   for (const device::TileCopy& copy : copies) {
@@ -318,6 +315,14 @@ std::unique_ptr<device::Prepared> SimDevice::prepare_copies(
     add_hash(data->hash, copy.dst, copy.src, copy.dst_offset, copy.dst_pitch, copy.src_offset,
              copy.src_pitch, copy.row_bytes, copy.rows);
   }
+  return data;
+}
+
+std::unique_ptr<device::Prepared> SimDevice::prepare_copies(
+    std::span<const device::TileCopy> copies) {
+  const HarnessAccess harness;
+  const std::size_t op = process_.begin(Op::kDevicePrepare, 0, copies.size(), 1);
+  auto data = batch_of(copies);
   process_.finish(op);
   return std::make_unique<Batch>(std::move(data));
 }
@@ -379,11 +384,10 @@ void SimDevice::enqueue(device::StreamId id, std::unique_ptr<StreamOperation> op
   stream_of(id).push(std::move(operation), cost);
 }
 
-void SimDevice::launch_batch(device::StreamId id, const device::Prepared& prepared,
+void SimDevice::launch_batch(device::StreamId id, const std::shared_ptr<const BatchData>& data,
                              std::span<const device::RegionId> bindings,
                              std::span<std::uint64_t> sums) {
   const HarnessAccess harness;
-  const auto& data = static_cast<const Batch&>(prepared).data;
   const bool digests = !data->digests.empty();
   TPSYNC_ASSERT(!digests || sums.size() == data->items());
   TPSYNC_ASSERT(bindings.size() >= data->hulls.size());
@@ -445,13 +449,31 @@ void SimDevice::launch_batch(device::StreamId id, const device::Prepared& prepar
 
 void SimDevice::launch(device::StreamId stream, const device::Prepared& batch,
                        std::span<const device::RegionId> bindings) {
-  launch_batch(stream, batch, bindings, {});
+  launch_batch(stream, static_cast<const Batch&>(batch).data, bindings, {});
 }
 
 void SimDevice::launch_digests(device::StreamId stream, const device::Prepared& batch,
                                std::span<const device::RegionId> bindings,
                                std::span<std::uint64_t> sums) {
-  launch_batch(stream, batch, bindings, sums);
+  launch_batch(stream, static_cast<const Batch&>(batch).data, bindings, sums);
+}
+
+// A launch of the run in a few parts, of which each lands on its own.
+void SimDevice::copy(device::StreamId stream, const device::RunCopy& run) {
+  if (run.bytes == 0) return;
+  const HarnessAccess harness;
+  const std::uint64_t part = align_up(ceil_div(run.bytes, StreamOperation::kMostPieces), 16);
+  std::vector<device::TileCopy> parts;
+  for (std::uint64_t at = 0; at < run.bytes; at += part) {
+    parts.push_back({.dst = 0,
+                     .src = 1,
+                     .dst_offset = run.dst_offset + at,
+                     .src_offset = run.src_offset + at,
+                     .row_bytes = std::min(part, run.bytes - at),
+                     .rows = 1});
+  }
+  const device::RegionId both[] = {run.dst, run.src};
+  launch_batch(stream, batch_of(parts), both, {});
 }
 
 void SimDevice::host_copy(Op kind, device::StreamId id, device::RegionId region,

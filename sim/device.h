@@ -49,6 +49,7 @@ class SimDevice final : public device::Device {
                       std::span<std::uint64_t> sums) override;
   void fill(device::StreamId stream, device::RegionId region, std::uint64_t offset,
             std::uint64_t bytes, std::byte value) override;
+  void copy(device::StreamId stream, const device::RunCopy& run) override;
   void upload(device::StreamId stream, device::RegionId region, std::uint64_t offset,
               ByteView from) override;
   void download(device::StreamId stream, device::RegionId region, std::uint64_t offset,
@@ -96,7 +97,8 @@ class SimDevice final : public device::Device {
   void enqueue(device::StreamId stream, std::unique_ptr<StreamOperation> operation,
                std::uint64_t bytes_per_us);
   void check_pending(const Memory& memory, std::string_view name);
-  void launch_batch(device::StreamId stream, const device::Prepared& batch,
+  static std::shared_ptr<const BatchData> batch_of(std::span<const device::TileCopy> copies);
+  void launch_batch(device::StreamId stream, const std::shared_ptr<const BatchData>& data,
                     std::span<const device::RegionId> bindings, std::span<std::uint64_t> sums);
   void host_copy(Op kind, device::StreamId stream, device::RegionId region, std::uint64_t offset,
                  std::uint64_t bytes, const std::byte* from, std::byte* into, std::byte value);

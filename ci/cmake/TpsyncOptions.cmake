@@ -11,7 +11,7 @@ endif()
 
 # Parts that this version has code for. A part that is asked for and isn't there must not be
 # silently left out.
-set(TPSYNC_AVAILABLE_PARTS CUDA GLOO)
+set(TPSYNC_AVAILABLE_PARTS CUDA GLOO NCCL)
 foreach(part CUDA NCCL GLOO TORCH)
   set(TPSYNC_${part} AUTO CACHE STRING "AUTO, ON or OFF")
   set_property(CACHE TPSYNC_${part} PROPERTY STRINGS AUTO ON OFF)
@@ -57,6 +57,21 @@ if(NOT TPSYNC_CUDA STREQUAL "OFF")
     message(FATAL_ERROR "TPSYNC_CUDA is ON, and nvcc (CMAKE_CUDA_COMPILER: "
       "'${CMAKE_CUDA_COMPILER}') or a toolkit from 12.4 on with the static runtime (CUDAToolkit: "
       "'${CUDAToolkit_VERSION}') is missing: install them, or set it to AUTO or OFF")
+  endif()
+endif()
+
+# NCCL needs the CUDA runtime beside it, and no compiler of CUDA's.
+set(TPSYNC_HAVE_NCCL OFF)
+if(NOT TPSYNC_NCCL STREQUAL "OFF")
+  find_package(CUDAToolkit QUIET)
+  find_path(TPSYNC_NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  find_library(TPSYNC_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+  if(CUDAToolkit_FOUND AND TPSYNC_NCCL_INCLUDE_DIR AND TPSYNC_NCCL_LIBRARY)
+    set(TPSYNC_HAVE_NCCL ON)
+  elseif(TPSYNC_NCCL STREQUAL "ON")
+    message(FATAL_ERROR "TPSYNC_NCCL is ON, and nccl.h, libnccl or the CUDA runtime is missing: "
+      "install them, name the first two by TPSYNC_NCCL_INCLUDE_DIR and TPSYNC_NCCL_LIBRARY, or "
+      "set it to AUTO or OFF")
   endif()
 endif()
 

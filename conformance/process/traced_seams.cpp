@@ -357,6 +357,11 @@ void TracedDevice::fill(device::StreamId stream, device::RegionId region, std::u
               [&](sim::Event&) { inner().fill(stream, region, offset, bytes, value); });
 }
 
+void TracedDevice::copy(device::StreamId stream, const device::RunCopy& run) {
+  tracer_.run(Op::kDeviceLaunch, number_of(stream), 0, 0,
+              [&](sim::Event&) { inner().copy(stream, run); });
+}
+
 void TracedDevice::upload(device::StreamId stream, device::RegionId region, std::uint64_t offset,
                           ByteView from) {
   tracer_.run(Op::kDeviceUpload, number_of(stream), 0, from.size(),

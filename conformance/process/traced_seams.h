@@ -180,6 +180,7 @@ class TracedDevice final : public device::ForwardingDevice {
                       std::span<std::uint64_t> sums) override;
   void fill(device::StreamId stream, device::RegionId region, std::uint64_t offset,
             std::uint64_t bytes, std::byte value) override;
+  void copy(device::StreamId stream, const device::RunCopy& run) override;
   void upload(device::StreamId stream, device::RegionId region, std::uint64_t offset,
               ByteView from) override;
   void download(device::StreamId stream, device::RegionId region, std::uint64_t offset,

@@ -56,6 +56,11 @@ class ForwardingShardGroup : public ShardGroup {
   void wait(device::StreamId stream, Deadline deadline, ControlGroup& watch) override {
     inner_->wait(stream, deadline, watch);
   }
+  bool reads_peers() const override { return inner_->reads_peers(); }
+  void attach(device::RegionId buffer, ByteView handle) override { inner_->attach(buffer, handle); }
+  bool detach(device::RegionId buffer, Deadline deadline) override {
+    return inner_->detach(buffer, deadline);
+  }
   void abort() noexcept override { inner_->abort(); }
   bool usable() const noexcept override { return inner_->usable(); }
   ShardGroup& inner() noexcept { return *inner_; }

@@ -39,6 +39,25 @@ class ShardGroup {
   // the buffer's content is undefined.
   virtual void wait(device::StreamId stream, Deadline deadline, ControlGroup& watch) = 0;
 
+  // True if ranks read the parts where they lie, out of one another's buffers, and do so in wait().
+  // Buffers are then allocated as exportable, and a gather is complete only once it was waited for:
+  // what was launched behind it on its stream may be done before it.
+  virtual bool reads_peers() const { return false; }
+
+  // Tells that this rank's `buffer`, allocated as exportable, is exported as `handle`; groups
+  // that don't read peers ignore it. Before the buffer's first gather, on every
+  // rank; does not block. Throws RuntimeBroken kIpc.
+  virtual void attach(device::RegionId buffer, ByteView handle) {
+    static_cast<void>(buffer), static_cast<void>(handle);
+  }
+  // Ends the use of `buffer`, before it is freed: called by every rank once its own work on the
+  // buffer is complete, in any order, after abort() too. Blocks until no living peer has it open,
+  // at most until the deadline: false; then the memory must be kept until the process ends.
+  virtual bool detach(device::RegionId buffer, Deadline deadline) {
+    static_cast<void>(buffer), static_cast<void>(deadline);
+    return true;
+  }
+
   // Ends pending gathers with an error on this rank, without waiting. The group is unusable
   // afterwards. Idempotent.
   virtual void abort() noexcept = 0;

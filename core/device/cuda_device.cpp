@@ -582,6 +582,21 @@ void CudaDevice::fill(StreamId stream_id, RegionId region, std::uint64_t offset,
       "cudaMemsetAsync", "fill");
 }
 
+// The driver gives copies between devices, and long ones within one, to copy engines or to kernels
+// of its own; both are stream-ordered.
+void CudaDevice::copy(StreamId stream_id, const RunCopy& run) {
+  const CudaStream& stream = state_->find(stream_id);
+  const std::uint64_t dst = state_->address(run.dst, run.dst_offset, run.bytes);
+  const std::uint64_t src = state_->address(run.src, run.src_offset, run.bytes);
+  const Current current = make_current(*state_);
+  state_->errors.require_context();
+  if (run.bytes == 0) return;
+  state_->errors.check(
+      cudaMemcpyAsync(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), run.bytes,
+                      cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream.native())),
+      "cudaMemcpyAsync", "copy");
+}
+
 void CudaDevice::upload(StreamId stream_id, RegionId region, std::uint64_t offset, ByteView from) {
   CudaStream& stream = state_->find(stream_id);
   const std::uint64_t address = state_->address(region, offset, from.size());

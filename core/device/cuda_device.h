@@ -18,6 +18,7 @@
 #include <string>
 
 #include "tpsync/base/clock.h"
+#include "tpsync/device/cuda_access.h"
 #include "tpsync/device/cuda_exports.h"
 #include "tpsync/device/device.h"
 
@@ -50,7 +51,7 @@ CudaDevices find_cuda_devices();
 //
 // With `keep`, a sleepable region gets pinned host memory of its own size, the first time; it is
 // kept for the next sleep and freed with the region.
-class CudaDevice final : public Device {
+class CudaDevice final : public Device, public CudaAccess {
  public:
   // Throws InvalidInput kInvalidConfig if there is no such device; RuntimeBroken kDevice or
   // kOutOfMemory if it cannot be opened. `clock` outlives the device.
@@ -79,16 +80,14 @@ class CudaDevice final : public Device {
                       std::span<std::uint64_t> sums) override;
   void fill(StreamId stream, RegionId region, std::uint64_t offset, std::uint64_t bytes,
             std::byte value) override;
+  void copy(StreamId stream, const RunCopy& run) override;
   void upload(StreamId stream, RegionId region, std::uint64_t offset, ByteView from) override;
   void download(StreamId stream, RegionId region, std::uint64_t offset,
                 MutableByteView into) override;
   void synchronize(StreamId stream, Deadline deadline) override;
 
-  // For libraries that put work of their own on a stream: its cudaStream_t.
-  void* stream_of(StreamId stream);
-  // For the same: where a region lies, until it is freed or put to sleep. Asserts that it lives and
-  // is awake; nullptr without bytes.
-  void* address_of(RegionId region);
+  void* stream_of(StreamId stream) override;
+  void* address_of(RegionId region) override;  // nullptr without bytes
 
  private:
   struct State;

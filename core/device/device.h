@@ -64,6 +64,15 @@ struct TileCopy {
   std::uint64_t rows = 0;
 };
 
+// One contiguous run, between regions or within one. Source and destination never overlap.
+struct RunCopy {
+  RegionId dst = RegionId::kNone;
+  RegionId src = RegionId::kNone;
+  std::uint64_t dst_offset = 0;
+  std::uint64_t src_offset = 0;
+  std::uint64_t bytes = 0;
+};
+
 // `count` contiguous elements, converted where the types differ (round to nearest even).
 struct PackPiece {
   Binding dst = 0;
@@ -159,6 +168,10 @@ class Device {
                               std::span<std::uint64_t> sums) = 0;
   virtual void fill(StreamId stream, RegionId region, std::uint64_t offset, std::uint64_t bytes,
                     std::byte value) = 0;
+  // Copies a run without preparation, by a copy engine where the device has some, so that it goes
+  // on beside kernels; for few long runs, since each is an operation of its own. Either region may
+  // be an import, another device's too. No bytes are no operation.
+  virtual void copy(StreamId stream, const RunCopy& run) = 0;
   // Host copies; the host side stays alive and untouched until synchronized.
   virtual void upload(StreamId stream, RegionId region, std::uint64_t offset, ByteView from) = 0;
   virtual void download(StreamId stream, RegionId region, std::uint64_t offset,

@@ -48,6 +48,7 @@ class ForwardingDevice : public Device {
             std::byte value) override {
     inner_->fill(stream, region, offset, bytes, value);
   }
+  void copy(StreamId stream, const RunCopy& run) override { inner_->copy(stream, run); }
   void upload(StreamId stream, RegionId region, std::uint64_t offset, ByteView from) override {
     inner_->upload(stream, region, offset, from);
   }

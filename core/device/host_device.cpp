@@ -146,6 +146,9 @@ struct HostDevice::Work {
     std::uint64_t bytes;
     std::byte value;
   };
+  struct Run {
+    RunCopy copy;
+  };
   struct Upload {
     std::uint64_t offset;
     ByteView from;
@@ -157,7 +160,7 @@ struct HostDevice::Work {
   struct Awaited {
     std::function<void(Deadline)> wait;
   };
-  std::variant<Copies, Packs, Digests, Fill, Upload, Download, Awaited> operation;
+  std::variant<Copies, Packs, Digests, Fill, Run, Upload, Download, Awaited> operation;
   std::vector<RegionId> bindings;
 
   RegionId bound(Binding binding) const {
@@ -405,6 +408,10 @@ void HostDevice::fill(StreamId stream, RegionId region, std::uint64_t offset, st
   submit(stream, Work{Work::Fill{offset, bytes, value}, {region}});
 }
 
+void HostDevice::copy(StreamId stream, const RunCopy& run) {
+  if (run.bytes != 0) submit(stream, Work{Work::Run{run}, {run.dst, run.src}});
+}
+
 void HostDevice::upload(StreamId stream, RegionId region, std::uint64_t offset, ByteView from) {
   submit(stream, Work{Work::Upload{offset, from}, {region}});
 }
@@ -483,6 +490,9 @@ void HostDevice::check(const Work& work) {
     }
   } else if (const auto* fill_work = std::get_if<Work::Fill>(&work.operation)) {
     at(work.bound(0), fill_work->offset, fill_work->bytes);
+  } else if (const auto* run = std::get_if<Work::Run>(&work.operation)) {
+    at(run->copy.dst, run->copy.dst_offset, run->copy.bytes);
+    at(run->copy.src, run->copy.src_offset, run->copy.bytes);
   } else if (const auto* upload_work = std::get_if<Work::Upload>(&work.operation)) {
     at(work.bound(0), upload_work->offset, upload_work->from.size());
   } else {
@@ -520,6 +530,10 @@ void HostDevice::perform(const Work& work) {
   } else if (const auto* fill_work = std::get_if<Work::Fill>(&work.operation)) {
     std::byte* dst = at(work.bound(0), fill_work->offset, fill_work->bytes);
     std::fill_n(dst, fill_work->bytes, fill_work->value);
+  } else if (const auto* run = std::get_if<Work::Run>(&work.operation)) {
+    std::byte* dst = at(run->copy.dst, run->copy.dst_offset, run->copy.bytes);
+    copy_rows(dst, 0, at(run->copy.src, run->copy.src_offset, run->copy.bytes), 0, run->copy.bytes,
+              1);
   } else if (const auto* upload_work = std::get_if<Work::Upload>(&work.operation)) {
     const ByteView from = upload_work->from;
     std::copy(from.begin(), from.end(), at(work.bound(0), upload_work->offset, from.size()));

@@ -76,6 +76,7 @@ class HostDevice final : public Device {
                       std::span<std::uint64_t> sums) override;
   void fill(StreamId stream, RegionId region, std::uint64_t offset, std::uint64_t bytes,
             std::byte value) override;
+  void copy(StreamId stream, const RunCopy& run) override;
   void upload(StreamId stream, RegionId region, std::uint64_t offset, ByteView from) override;
   void download(StreamId stream, RegionId region, std::uint64_t offset,
                 MutableByteView into) override;

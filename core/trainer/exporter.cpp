@@ -215,6 +215,7 @@ struct Exporter::Plan {
 class Exporter::Pass final : public transfer::WeightPass {
  public:
   Pass(Exporter& owner, const transfer::PassTarget& target);
+  ~Pass() override;
 
   std::uint64_t group_count(std::uint64_t) override { return 1; }
   void prepare(std::uint64_t chunk, std::uint64_t group) override;
@@ -235,6 +236,7 @@ class Exporter::Pass final : public transfer::WeightPass {
   std::vector<std::uint64_t> sums_;        // per tensor emitted
   std::vector<std::uint64_t> chunk_sums_;  // of the chunk in flight
   std::size_t emitted_count_ = 0;          // of the owner's records, from the first
+  bool peers_may_read_ = false;            // the buffer that is gathered into
   device::Stream stream_;                  // last: destroyed before what its work writes to
 };
 
@@ -315,15 +317,25 @@ std::unique_ptr<transfer::WeightPass> Exporter::begin(const transfer::PassTarget
 Exporter::Pass::Pass(Exporter& owner, const transfer::PassTarget& target)
     : owner_(owner), target_(target), stream_(device::create_stream(owner.device_)) {
   device::RegionId packed = target.buffer;
+  const bool reads_peers = owner.shards_.reads_peers();
   if (target.layout == wire::Layout::kCompact) {
     staging_ = device::allocate(
-        owner.device_, {.bytes = transfer::buffer_bytes(wire::Layout::kRankMajor,
-                                                        target.bucket_bytes, owner.world_)});
+        owner.device_,
+        {.bytes =
+             transfer::buffer_bytes(wire::Layout::kRankMajor, target.bucket_bytes, owner.world_),
+         .kind = reads_peers ? device::RegionKind::kExportable : device::RegionKind::kPlain});
     packed = staging_.id();
+  } else if (reads_peers) {
+    owner.shards_.attach(packed, target.handle);
   }
+  peers_may_read_ = reads_peers;
   bindings_.reserve(1 + owner.regions_.size());
   bindings_.push_back(packed);
   bindings_.insert(bindings_.end(), owner.regions_.begin(), owner.regions_.end());
+}
+
+Exporter::Pass::~Pass() {
+  if (peers_may_read_ && staging_) staging_.leak();
 }
 
 void Exporter::Pass::prepare(std::uint64_t chunk, std::uint64_t) {
@@ -343,6 +355,7 @@ void Exporter::Pass::gather(std::uint64_t chunk, std::uint64_t, Deadline deadlin
   }
   owner_.shards_.all_gather(stream_.id(), bindings_[0], plan.parts);
   if (plan.unpermute) {
+    if (owner_.shards_.reads_peers()) owner_.shards_.wait(stream_.id(), deadline, watch);
     const device::RegionId both[] = {staging_.id(), target_.buffer};
     owner_.device_.launch(stream_.id(), *plan.unpermute, both);
   }
@@ -357,7 +370,8 @@ void Exporter::Pass::gather(std::uint64_t chunk, std::uint64_t, Deadline deadlin
 bool Exporter::Pass::quiesce(Deadline deadline) {
   try {
     owner_.device_.synchronize(stream_.id(), deadline);
-    return true;
+    peers_may_read_ = peers_may_read_ && !owner_.shards_.detach(bindings_[0], deadline);
+    return !peers_may_read_;
   } catch (const std::exception&) {
     return false;
   }

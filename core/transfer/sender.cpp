@@ -105,15 +105,17 @@ void Sender::open(std::span<const std::string> device_uuids) {
     buffer_ = device::allocate(
         device_, {.bytes = buffer_bytes(options_.layout, options_.bucket_bytes, world),
                   .kind = device::RegionKind::kExportable});
-    wire::HandleMap handle;
-    handle.entries.emplace_back(device_.uuid(), device_.export_region(buffer_.id()));
+    const ByteBuffer exported = device_.export_region(buffer_.id());
     export_ = device::Export(device_, buffer_.id());
+    wire::HandleMap handle;
+    handle.entries.emplace_back(device_.uuid(), exported);
     wire::encode(handle, own);
     pass_ = source_.begin({.buffer = buffer_.id(),
                            .layout = options_.layout,
                            .bucket_bytes = options_.bucket_bytes,
                            .content_digest = options_.content_digest,
-                           .chunks = chunks_});
+                           .chunks = chunks_,
+                           .handle = exported});
     if (!pass_) throw_invalid(ErrorKind::kInvalidState, "source", "began no pass");
   });
   if (!error) error = prepare(0, 0);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tpsync/base/bytes.h"
 #include "tpsync/base/clock.h"
 #include "tpsync/collective/control_group.h"
 #include "tpsync/device/device.h"
@@ -24,6 +25,7 @@ struct PassTarget {
   std::uint64_t bucket_bytes = 0;
   bool content_digest = false;
   std::vector<Chunk> chunks;  // of the source's own metadata
+  ByteBuffer handle;          // of the buffer's export, for weight groups that read their peers'
 };
 
 // One traversal. For each chunk in order: prepare(chunk, group) and then gather(chunk, group) for
@@ -56,8 +58,8 @@ class WeightPass {
   // True if the source has nothing more to give. Asked after the last chunk.
   virtual bool exhausted() = 0;
 
-  // Blocks until nothing that this pass enqueued touches the buffer any more; false at the
-  // deadline.
+  // Blocks until nothing that this pass enqueued touches the buffer any more, and no peer has it
+  // open; false at the deadline.
   virtual bool quiesce(Deadline deadline) = 0;
 
   // This rank's part of the content digest, one sum per tensor emitted, over the rows that this

@@ -238,6 +238,29 @@ TEST_P(DeviceContract, PreparedCopiesServeManyBindings) {
   }
 }
 
+TEST_P(DeviceContract, RunsAreCopiedInTheOrderOfTheStream) {
+  const Region source = allocate(*actor_, request(12));
+  const Region target = allocate(*actor_, request(12));
+  put(*actor_, source.id(), counting(12));
+  put(*actor_, target.id(), ByteBuffer(12, std::byte{0x77}));
+  const Stream stream = create_stream(*actor_);
+  actor_->fill(stream.id(), source.id(), 3, 1, std::byte{0x55});
+  actor_->copy(
+      stream.id(),
+      {.dst = target.id(), .src = source.id(), .dst_offset = 1, .src_offset = 2, .bytes = 3});
+  actor_->fill(stream.id(), source.id(), 4, 1, std::byte{0x66});
+  actor_->copy(
+      stream.id(),
+      {.dst = target.id(), .src = target.id(), .dst_offset = 8, .src_offset = 1, .bytes = 3});
+  actor_->copy(stream.id(), {.dst = target.id(), .src = source.id(), .bytes = 0});
+  actor_->synchronize(stream.id(), Deadline::never());
+  ByteBuffer expected(12, std::byte{0x77});
+  expected[1] = expected[8] = std::byte{2};
+  expected[2] = expected[9] = std::byte{0x55};
+  expected[3] = expected[10] = std::byte{4};
+  EXPECT_EQ(get(*actor_, target.id(), 12), expected);
+}
+
 TEST_P(DeviceContract, EmptyBatchesAreAllowed) {
   const Stream stream = create_stream(*actor_);
   const auto copies = actor_->prepare_copies({});

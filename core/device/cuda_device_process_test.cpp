@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <iostream>
+
 #include "tpsync/base/errors.h"
 #include "tpsync/device/cuda_device.h"
 #include "tpsync/device/handles.h"
@@ -34,6 +36,11 @@ class CudaDeviceProcesses : public testing::TestWithParam<std::string>, protecte
   }
   std::string first_of(const std::string& answer) {
     return answer.substr(3, answer.find(' ', 3) - 3);
+  }
+  // What a driver does where nothing of ours depends on it.
+  void record(const std::string& what, const std::string& answer) {
+    RecordProperty(what, answer);
+    std::cout << "[ RECORDED ] " << what << ": " << answer << "\n";
   }
   std::uint64_t free_bytes(Peer& peer) { return std::stoull(get(peer, "memory")); }
 
@@ -90,6 +97,23 @@ TEST_P(CudaDeviceProcesses, RevokedFreedAndAlteredExportsOpenNoMore) {
   ask(worker, "close " + import);
   ask(actor, "free " + region);
   EXPECT_THAT(ask(worker, "import " + second), StartsWith("error ipc import: the export is gone"));
+}
+
+TEST_P(CudaDeviceProcesses, DriverAloneIsAskedForOpenFreedAndReplacedExports) {
+  if (GetParam() != "cuda_ipc") GTEST_SKIP() << "the driver's handle is a descriptor";
+  Peer actor = join(), worker = join();
+  std::string region = get(actor, "allocate 3000000 exportable");
+  const std::string handle = get(actor, "export " + region);
+  EXPECT_EQ(get(worker, "driver-opens " + handle), "cudaSuccess");
+  const std::string import = get(worker, "import " + handle);
+  record("driver_opens_once_more", get(worker, "driver-opens " + handle));
+  ask(worker, "close " + import);
+  ask(actor, "free " + region);
+  record("driver_opens_freed_export", get(worker, "driver-opens " + handle));
+  get(actor, "allocate 3000000 exportable");
+  record("driver_opens_replaced_export", get(worker, "driver-opens " + handle));
+  kill(actor);
+  record("driver_opens_export_of_killed", get(worker, "driver-opens " + handle));
 }
 
 TEST_P(CudaDeviceProcesses, ExportOfAKilledExporterIsGoneAndItsMemoryReturns) {
@@ -163,7 +187,7 @@ TEST_P(CudaDeviceProcesses, ImportOfAnotherDevicesExportNamesThatDevice) {
   const std::string answer = ask(worker, "import " + get(actor, "export " + region));
   ASSERT_THAT(answer, MatchesRegex("ok [0-9]+ 3000000 " + foreign));
   EXPECT_EQ(get(worker, "read " + first_of(answer)), "6");
-  RecordProperty("driver_says", get(worker, "driver-says " + first_of(answer)));
+  record("driver_names_for_another_devices_export", ask(worker, "driver-says " + first_of(answer)));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstring>
 #include <memory>
 #include <string>
 
@@ -33,6 +34,7 @@ class CudaParticipant final : public DeviceParticipant {
     if (command == "become-nobody") return setresuid(65534, 65534, 65534) == 0 ? "" : "refused";
     if (command == "break-context") return break_context();
     if (command == "driver-says") return driver_says(words);
+    if (command == "driver-opens") return driver_opens(words);
     return "no such command";
   }
 
@@ -59,7 +61,21 @@ class CudaParticipant final : public DeviceParticipant {
     words >> number;
     cudaPointerAttributes attributes{};
     cudaPointerGetAttributes(&attributes, cuda_->address_of(RegionId{number}));
-    return fmt::format("{}", attributes.device);
+    return fmt::format("ordinal {}", attributes.device);
+  }
+
+  // What the driver alone answers to a handle of kind cuda_ipc, whatever became of the export.
+  std::string driver_opens(std::istringstream& words) {
+    std::string text;
+    words >> text;
+    const cuda::Handle handle = cuda::decode(from_hex(text));
+    cudaIpcMemHandle_t opening{};
+    std::memcpy(&opening, handle.driver.data(), sizeof opening);
+    void* memory = nullptr;
+    const cudaError_t status =
+        cudaIpcOpenMemHandle(&memory, opening, cudaIpcMemLazyEnablePeerAccess);
+    if (status == cudaSuccess) cudaIpcCloseMemHandle(memory);
+    return cudaGetErrorName(status);
   }
 
   OsClock clock_;

@@ -108,7 +108,9 @@ class Bench {
   void digest(benchmark::State& state, const std::string& name);
   void launch_cost(benchmark::State& state, const std::string& name);
   void pinned_copy(benchmark::State& state, const std::string& name, cudaMemcpyKind kind);
-  void sleep_and_wake(benchmark::State& state, const std::string& name, bool keep);
+  // `rest`: between sleep and wake. The driver clears freed memory before it gives it out again, so
+  // that a wake which follows at once waits for that as well.
+  void sleep_and_wake(benchmark::State& state, const std::string& name, bool keep, Duration rest);
 
   const std::uint64_t sleep_bytes_;
   OsClock clock_;
@@ -321,7 +323,8 @@ void Bench::pinned_copy(benchmark::State& state, const std::string& name, cudaMe
   cudaFreeHost(pinned);
 }
 
-void Bench::sleep_and_wake(benchmark::State& state, const std::string& name, bool keep) {
+void Bench::sleep_and_wake(benchmark::State& state, const std::string& name, bool keep,
+                           Duration rest) {
   const device::Region region =
       device::allocate(device_, request(sleep_bytes_, RegionKind::kSleepable));
   const auto seconds = [](Duration taken) { return static_cast<double>(taken.count()) / 1e9; };
@@ -329,23 +332,27 @@ void Bench::sleep_and_wake(benchmark::State& state, const std::string& name, boo
   synchronize();
   device_.sleep("weights", keep);  // allocates the pinned memory, untimed
   device_.wake("weights");
-  double longest_sleep = 0;
+  double longest_sleep = 0, longest_wake = 0;
   for ([[maybe_unused]] auto unused : state) {
     const TimePoint begin = clock_.now();
     device_.sleep("weights", keep);
     const TimePoint asleep = clock_.now();
+    clock_.sleep_until(asleep + rest);
+    const TimePoint waking = clock_.now();
     device_.wake("weights");
     const TimePoint awake = clock_.now();
+    longest_wake = std::max(longest_wake, seconds(awake - waking));
     longest_sleep = std::max(longest_sleep, seconds(asleep - begin));
-    state.SetIterationTime(seconds(awake - asleep));
+    state.SetIterationTime(seconds(awake - waking));
     record(name + " sleep", static_cast<double>(sleep_bytes_) / seconds(asleep - begin));
-    record(name + " wake", static_cast<double>(sleep_bytes_) / seconds(awake - asleep));
+    record(name + " wake", static_cast<double>(sleep_bytes_) / seconds(awake - waking));
   }
   std::byte last{};
   device_.download(stream_.id(), region.id(), sleep_bytes_ - 1, {&last, 1});
   synchronize();
   if (keep && last != std::byte{7}) state.SkipWithError("the content was not kept");
-  state.counters["sleep_ms"] = longest_sleep * 1e3;
+  state.counters["sleep_ms_max"] = longest_sleep * 1e3;
+  state.counters["wake_ms_max"] = longest_wake * 1e3;
 }
 
 void Bench::run_all() {
@@ -367,14 +374,18 @@ void Bench::run_all() {
       [this](auto& s, auto& n) { pack(s, n, DType::kBFloat16, DType::kBFloat16); });
   add("Digest/bfloat16", [this](auto& s, auto& n) { digest(s, n); });
   add("LaunchOnTheHost", [this](auto& s, auto& n) { launch_cost(s, n); });
+  const Duration none{}, second = std::chrono::seconds(1);
   add(
-      "SleepLevel2", [this](auto& s, auto& n) { sleep_and_wake(s, n, false); }, 5);
+      "SleepLevel2/at_once", [=, this](auto& s, auto& n) { sleep_and_wake(s, n, false, none); }, 5);
+  add(
+      "SleepLevel2/after_1s", [=, this](auto& s, auto& n) { sleep_and_wake(s, n, false, second); },
+      5);
   add("PinnedCopy/to_host",
       [this](auto& s, auto& n) { pinned_copy(s, n, cudaMemcpyDeviceToHost); });
   add("PinnedCopy/to_device",
       [this](auto& s, auto& n) { pinned_copy(s, n, cudaMemcpyHostToDevice); });
   add(
-      "SleepLevel1", [this](auto& s, auto& n) { sleep_and_wake(s, n, true); }, 3);
+      "SleepLevel1", [=, this](auto& s, auto& n) { sleep_and_wake(s, n, true, second); }, 3);
 }
 
 class Reporter final : public benchmark::ConsoleReporter {

@@ -123,6 +123,14 @@ void cut_pack(const PackPiece& piece, std::vector<PackTile>& out) {
   }
 }
 
+// Powers of two: the threads of a block then share out the columns without a rest that idles.
+// Narrow rests are one tile, since tiles cost something too.
+std::uint32_t digest_tile_cols(std::uint64_t left) {
+  constexpr std::uint64_t kNarrow = 64;
+  const std::uint64_t cols = left < kNarrow ? left : std::bit_floor(left);
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(cols, kDigestTileCols));
+}
+
 void cut_digest(const DigestItem& item, std::uint32_t index, std::vector<DigestTile>& out) {
   if (item.rows == 0 || item.cols == 0) return;
   DigestTile tile;
@@ -132,9 +140,8 @@ void cut_digest(const DigestItem& item, std::uint32_t index, std::vector<DigestT
   tile.region = item.region;
   tile.item = index;
   tile.item_log2 = static_cast<std::uint8_t>(std::countr_zero(item.item_bytes));
-  for (std::uint64_t col = 0; col < item.cols; col += kDigestTileCols) {
-    tile.cols =
-        static_cast<std::uint32_t>(std::min<std::uint64_t>(kDigestTileCols, item.cols - col));
+  for (std::uint64_t col = 0; col < item.cols; col += tile.cols) {
+    tile.cols = digest_tile_cols(item.cols - col);
     tile.col0 = item.col0 + col;
     const std::uint64_t rows_per_tile =
         std::min<std::uint64_t>(kDigestTileRows, kDigestTileItems / tile.cols);

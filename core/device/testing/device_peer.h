@@ -11,6 +11,7 @@
 
 #include "tpsync/base/os_channel.h"
 #include "tpsync/base/os_clock.h"
+#include "tpsync/base/os_host.h"
 #include "tpsync/base/os_process.h"
 
 namespace tpsync::device {
@@ -27,6 +28,7 @@ class DevicePeers {
     SpawnRequest spawn;
     spawn.program = program;
     spawn.channel = std::move(its);
+    spawn.environment = host_.environment();  // where libraries and devices are found
     return {std::move(mine), launcher_.spawn(std::move(spawn))};
   }
   void tell(DevicePeer& peer, const std::string& command) {
@@ -66,6 +68,7 @@ class DevicePeers {
   Deadline soon() { return Deadline::after(clock_, std::chrono::seconds(60)); }
 
   OsClock clock_;
+  OsHost host_;
   OsChannelFactory channels_;
   OsProcessLauncher launcher_;
 };

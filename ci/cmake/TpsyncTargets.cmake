@@ -72,12 +72,15 @@ function(tpsync_timeout variable seconds)
   set(${variable} ${seconds} PARENT_SCOPE)
 endfunction()
 
-# A GoogleTest program; every case becomes one ctest test.
+# A GoogleTest program; every case becomes one ctest test, with the label LABEL.
 function(tpsync_test target)
-  cmake_parse_arguments(T "" "LOCK" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(T "" "LOCK;LABEL" "SOURCES;DEPENDS" ${ARGN})
   set(lock "")
   if(T_LOCK)
     set(lock RESOURCE_LOCK ${T_LOCK})
+  endif()
+  if(T_LABEL)
+    list(APPEND lock LABELS ${T_LABEL})
   endif()
   find_package(GTest REQUIRED)
   add_executable(${target} ${T_SOURCES})

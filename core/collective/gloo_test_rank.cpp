@@ -15,6 +15,9 @@
 #include "tpsync/collective/gloo_control_group.h"
 #include "tpsync/collective/lane_control_group.h"
 #include "tpsync/collective/os_shared_words.h"
+#include "tpsync/collective/peer_copy_shard_group.h"
+#include "tpsync/device/forwarding_device.h"
+#include "tpsync/device/host_device.h"
 
 namespace {
 
@@ -34,6 +37,35 @@ void say(Channel& channel) {
 
 [[noreturn]] void pause_for_ever() {
   for (;;) pause();
+}
+
+// Stops for ever in its first copy, once it has opened a peer's buffer.
+class StuckDevice final : public device::ForwardingDevice {
+ public:
+  StuckDevice(device::Device& inner, Channel& channel)
+      : ForwardingDevice(inner), channel_(channel) {}
+  void copy(device::StreamId, const device::RunCopy&) override {
+    say(channel_);
+    pause_for_ever();
+  }
+
+ private:
+  Channel& channel_;
+};
+
+// A rank that gathers two parts by copies, with what "memory" in the folder says of the devices.
+void pull(ControlGroup& group, const World& world, const std::string& folder, Channel& channel) {
+  const auto memory = device::HostMemory::open(folder + "/memory");
+  device::HostDevice host(*memory, {.uuid = "gpu-" + std::to_string(group.rank())});
+  StuckDevice stuck(host, channel);
+  OsSharedWordsFactory factory;
+  PeerCopyShardGroup shards(group, stuck, factory, world, Deadline::never());
+  const device::RegionId buffer =
+      host.allocate({.bytes = 2 * kMiB, .kind = device::RegionKind::kExportable});
+  const GatherPart parts[] = {{0, kMiB}, {kMiB, kMiB}};
+  const device::StreamId stream = host.create_stream();
+  shards.all_gather(stream, buffer, parts);
+  shards.wait(stream, Deadline::never(), group);
 }
 
 }  // namespace
@@ -79,6 +111,8 @@ int main(int argc, char** argv) {
     } else if (behaviour == "agree-till-lost") {
       say(*channel);
       for (;;) group.all_gather_word(1, words, Deadline::never());
+    } else if (behaviour == "stuck-in-copy") {
+      pull(group, world.world(), argv[2], *channel);
     } else if (behaviour == "exit") {
       // Not before its peers have met it too.
       std::byte told{};

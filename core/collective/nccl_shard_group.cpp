@@ -18,11 +18,10 @@ namespace {
 
 constexpr std::string_view kShardSubject = "shard group";
 
-// Between looks at NCCL, the stream and the control group: short while a gather of usual length
-// lasts, longer afterwards.
-constexpr Duration kFirstLook = std::chrono::microseconds(20);
-constexpr Duration kLaterLook = std::chrono::milliseconds(1);
-constexpr Duration kUsualWait = std::chrono::milliseconds(100);
+// NCCL, the stream and the control group are looked at without a pause while a gather of usual
+// length lasts, and then with pauses of an eighth of the time that was waited.
+constexpr Duration kLookWithoutPause = std::chrono::milliseconds(5);
+constexpr Duration kLongestPause = std::chrono::milliseconds(1);
 
 // Bytes of each rank in the gather that makes the connections.
 constexpr std::uint64_t kGreetingBytes = 16;
@@ -366,8 +365,10 @@ void NcclShardGroup::Impl::poll(Deadline deadline, ControlGroup* watch, Look&& l
     if (deadline.passed(now))
       give_up(ErrorKind::kTimeout, -1, "the weights did not arrive before the deadline");
     if (explanation.passed(now)) give_up(ErrorKind::kDevice, rank_, "NCCL or its work failed");
-    const Duration pause = now - start < kUsualWait ? kFirstLook : kLaterLook;
-    clock_.sleep_until(deadline.earlier(Deadline::at(now + pause)).time());
+    const Duration waited = now - start;
+    if (waited < kLookWithoutPause) continue;
+    const Deadline next = Deadline::at(now + std::min(waited / 8, kLongestPause));
+    clock_.sleep_until(deadline.earlier(next).time());
   }
 }
 

@@ -34,7 +34,8 @@ inline constexpr Duration kNcclLaunchLimit = std::chrono::seconds(10);
 inline constexpr Duration kNcclExplanation = std::chrono::seconds(1);
 
 // Used by one thread at a time, whose current CUDA device becomes this group's. Destroyed before
-// its device.
+// its device, and before the group that takes its place is made. One rank per process: NCCL ends
+// communicators of one process together, so that an abort may wait for the other rank's.
 class NcclShardGroup final : public ShardGroup {
  public:
   // Connects to the ranks of `control`, which is not kept; collective. `cuda` speaks of `device`.

@@ -178,7 +178,7 @@ class PeerCopyShardGroup::Impl {
              Deadline deadline);
   void complete(const Gather& gather, Watch& watch);
   void publish(const Gather& gather);
-  bool pull(const Gather& gather, std::size_t rank);
+  bool pull(const Gather& gather, std::size_t rank, Watch& watch);
   Opened* open(std::size_t rank, device::RegionId buffer);
   ByteBuffer handle_of(std::size_t rank);
   void close(Opened& opened) noexcept;
@@ -186,6 +186,7 @@ class PeerCopyShardGroup::Impl {
   void wait_for_peers(Watch& watch, Done&& done);
   void drain(device::StreamId stream, Watch& watch);
   void look_out(Watch& watch);
+  void explain_end_of(std::size_t rank, Watch& watch);
   std::optional<std::size_t> gone_peer();
   bool is_held(std::uint64_t bit, TimePoint now);
   Buffer* find(device::RegionId region);
@@ -308,9 +309,6 @@ bool PeerCopyShardGroup::Impl::detach(device::RegionId region, Deadline deadline
   Buffer* const found = find(region);
   if (found == nullptr) return true;
   const std::uint64_t serial = found->serial;
-  // Exports end with their memory, or here: never while a peer may have them open.
-  device::Export own_export = std::move(found->own_export);
-  buffers_.erase(buffers_.begin() + (found - buffers_.data()));
   if (unsettled_ == region) unsettled_ = device::RegionId::kNone;
   for (Opened& opened : opened_) {
     auto& users = opened.used_with;
@@ -326,12 +324,13 @@ bool PeerCopyShardGroup::Impl::detach(device::RegionId region, Deadline deadline
   for (;;) {
     const std::uint64_t bell = words_->load(Layout::kBell);
     const TimePoint now = clock_.now();
-    if (!is_held(bit_of(serial), now)) return true;
-    if (deadline.passed(now)) break;
+    if (!is_held(bit_of(serial), now)) {
+      buffers_.erase(buffers_.begin() + (found - buffers_.data()));  // with its export, if own
+      return true;
+    }
+    if (deadline.passed(now)) return false;
     words_->wait(Layout::kBell, bell, deadline.earlier(Deadline::at(now + kDeathLook)));
   }
-  own_export.leak();
-  return false;
 }
 
 bool PeerCopyShardGroup::Impl::is_held(std::uint64_t bit, TimePoint now) {
@@ -447,7 +446,7 @@ void PeerCopyShardGroup::Impl::complete(const Gather& gather, Watch& watch) {
     for (std::size_t step = 1; step < size_; ++step) {
       const std::size_t rank = (mine_ + step) % size_;
       if (pulled[rank] || words_->load(layout_.ready(rank)) < sequence_) continue;
-      if (!pull(gather, rank)) continue;
+      if (!pull(gather, rank, watch)) continue;
       pulled[rank] = true;
       --missing;
     }
@@ -486,12 +485,18 @@ void PeerCopyShardGroup::Impl::publish(const Gather& gather) {
 }
 
 // False if the rank withdrew its buffer, and so is gone.
-bool PeerCopyShardGroup::Impl::pull(const Gather& gather, std::size_t rank) {
+bool PeerCopyShardGroup::Impl::pull(const Gather& gather, std::size_t rank, Watch& watch) {
   if (words_->load(layout_.parts(rank)) != hash_of(gather.parts))
     accuse(rank, "this rank gathers other parts than rank " + std::to_string(mine_) + " does");
   const GatherPart& part = gather.parts[rank];
   if (part.bytes == 0) return true;
-  const Opened* const opened = open(rank, gather.buffer);
+  const Opened* opened = nullptr;
+  try {
+    opened = open(rank, gather.buffer);
+  } catch (const std::exception&) {
+    explain_end_of(rank, watch);
+    throw;
+  }
   if (opened == nullptr) return false;
   if (part.offset > opened->bytes || part.bytes > opened->bytes - part.offset)
     accuse(rank, "this rank's buffer has " + std::to_string(opened->bytes) +
@@ -541,6 +546,17 @@ void PeerCopyShardGroup::Impl::look_out(Watch& watch) {
     if (watch.explanation.is_never()) watch.explanation = Deadline::at(now + kPeerCopyExplanation);
     if (watch.explanation.passed(now))
       fail(ErrorKind::kDevice, static_cast<int>(*gone), "a rank left the group");
+  }
+}
+
+// A rank's buffer that can't be opened because the rank has died is a lost peer, as soon as the
+// control group knows.
+void PeerCopyShardGroup::Impl::explain_end_of(std::size_t rank, Watch& watch) {
+  const Deadline until = Deadline::after(clock_, kPeerCopyExplanation);
+  for (TimePoint now = clock_.now(); !until.passed(now); now = clock_.now()) {
+    if (!processes_[rank] || !processes_[rank]->wait(Deadline::at(now))) return;
+    look_out(watch);
+    clock_.sleep_until(now + kGroupLook);
   }
 }
 

@@ -21,22 +21,27 @@ cudaStream_t native_of(const CudaStream& stream) {
 }  // namespace
 
 TablePool::~TablePool() {
-  for (auto& [bytes, block] : free_) memory_.release(block);
+  for (Block& block : free_) memory_.release(block);
 }
 
 Block TablePool::take(std::uint64_t bytes) {
   if (bytes == 0) return Block{};
   const std::uint64_t rounded = std::bit_ceil(std::max(bytes, kSmallestTable));
-  if (auto found = free_.find(rounded); found != free_.end()) {
-    const Block block = found->second;
+  const auto found = std::find_if(free_.begin(), free_.end(),
+                                  [&](const Block& one) { return one.bytes == rounded; });
+  if (found != free_.end()) {
+    const Block block = *found;
     free_.erase(found);
     return block;
   }
-  return memory_.plain(rounded, kSubject);
+  free_.reserve(made_ + 1);  // so that giving back cannot fail
+  const Block block = memory_.plain(rounded, kSubject);
+  ++made_;
+  return block;
 }
 
 void TablePool::give_back(Block block) noexcept {
-  if (block.bytes != 0) free_.emplace(block.bytes, block);
+  if (block.bytes != 0) free_.push_back(block);
 }
 
 CudaBatch::CudaBatch(BatchKind kind, const Tables& tables, Extents extents, CudaErrors& errors,

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <vector>
 
 #include "tpsync/device/cuda_memory.h"
@@ -24,12 +23,10 @@ class TablePool {
 
   Block take(std::uint64_t bytes);  // throws RuntimeBroken kOutOfMemory; empty for no bytes
   void give_back(Block block) noexcept;
-  // The device is given up with work on it: its memory stays until the process ends.
-  void leak() noexcept { free_.clear(); }
 
  private:
   CudaMemory& memory_;
-  std::multimap<std::uint64_t, Block> free_;
+  std::vector<Block> free_;
   std::size_t made_ = 0;
 };
 

@@ -33,7 +33,7 @@ namespace {
 constexpr std::string_view kImport = "import";
 constexpr std::string_view kExport = "export";
 
-struct Region {
+struct CudaRegion {
   std::uint64_t bytes = 0;
   RegionKind kind = RegionKind::kPlain;
   std::string tag;
@@ -65,7 +65,7 @@ int checked_ordinal(int ordinal) {
 }
 
 // The address of [offset, offset + bytes) of a region; asserts that it is awake and has them.
-std::uint64_t address_in(const Region& region, std::uint64_t offset, std::uint64_t bytes) {
+std::uint64_t address_in(const CudaRegion& region, std::uint64_t offset, std::uint64_t bytes) {
   TPSYNC_ASSERT(region.awake);
   TPSYNC_ASSERT(offset <= region.bytes && bytes <= region.bytes - offset);
   return region.block.address + offset;
@@ -92,21 +92,22 @@ struct CudaDevice::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  Region& find(RegionId id);
+  CudaRegion& find(RegionId id);
   CudaStream& find(StreamId id);
   std::uint64_t address(RegionId region, std::uint64_t offset, std::uint64_t bytes) {
     return address_in(find(region), offset, bytes);
   }
-  RegionId add(Region region);
-  void revoke(Region& region) noexcept;
+  RegionId add(CudaRegion region);
+  void revoke(CudaRegion& region) noexcept;
   void retire(RegionId id) noexcept;
   bool drained() noexcept;
   void reap() noexcept;
   Block open(const cuda::Handle& handle);
-  std::string behind(const Region& region);
-  std::vector<Region*> sleepables(std::string_view tag, bool awake);
+  std::string behind(const CudaRegion& region);
+  std::vector<CudaRegion*> sleepables(std::string_view tag, bool awake);
   // Between regions and the pinned memory of each; complete when it returns.
-  void copy_saved(const std::vector<Region*>& copied, cudaMemcpyKind kind, std::string_view tag);
+  void copy_saved(const std::vector<CudaRegion*>& copied, cudaMemcpyKind kind,
+                  std::string_view tag);
   template <typename Tile>
   std::unique_ptr<CudaBatch> prepare(cuda::BatchKind kind, cuda::TileTable<Tile> table,
                                      std::uint64_t item_count);
@@ -124,8 +125,8 @@ struct CudaDevice::State {
   std::unique_ptr<cuda::TablePool> tables;
   std::unique_ptr<CudaStream> service;  // for what the device itself copies
   cuda::ExportRegister exports;
-  std::map<RegionId, Region> regions;
-  std::map<RegionId, Region> retired;  // to be freed when no stream has work
+  std::map<RegionId, CudaRegion> regions;
+  std::map<RegionId, CudaRegion> retired;  // to be freed when no stream has work
   std::map<StreamId, std::unique_ptr<CudaStream>> streams;
   std::map<StreamId, std::unique_ptr<CudaStream>> undrained;  // destroyed with work pending
   std::uint64_t next_region = 1;
@@ -199,7 +200,7 @@ CudaDevice::State::~State() {
   static_cast<void>(staging.release());
 }
 
-Region& CudaDevice::State::find(RegionId id) {
+CudaRegion& CudaDevice::State::find(RegionId id) {
   const auto found = regions.find(id);
   TPSYNC_ASSERT(found != regions.end());
   return found->second;
@@ -211,7 +212,7 @@ CudaStream& CudaDevice::State::find(StreamId id) {
   return *found->second;
 }
 
-RegionId CudaDevice::State::add(Region region) {
+RegionId CudaDevice::State::add(CudaRegion region) {
   const RegionId id{next_region++};
   Block block = region.block;
   try {
@@ -223,7 +224,7 @@ RegionId CudaDevice::State::add(Region region) {
   return id;
 }
 
-void CudaDevice::State::revoke(Region& region) noexcept {
+void CudaDevice::State::revoke(CudaRegion& region) noexcept {
   if (!std::exchange(region.exported, false)) return;
   exports.revoke(region.handle.serial);
   region.descriptor.reset();
@@ -277,7 +278,7 @@ Block CudaDevice::State::open(const cuda::Handle& handle) {
 
 // The driver was seen to name the opener's own device for another one's memory, so what the
 // exporter said counts unless the driver names a third.
-std::string CudaDevice::State::behind(const Region& region) {
+std::string CudaDevice::State::behind(const CudaRegion& region) {
   const int ordinal = region.block.kind == Block::Kind::kNone ? options.ordinal
                                                               : memory->device_behind(region.block);
   if (ordinal == options.ordinal) return cuda::uuid_text(region.handle.device_uuid);
@@ -308,7 +309,7 @@ RegionId CudaDevice::allocate(const AllocationRequest& request) {
   state_->errors.require_context();
   state_->reap();
   const std::string_view subject = request.tag.empty() ? "allocation" : request.tag;
-  Region region;
+  CudaRegion region;
   region.bytes = request.bytes;
   region.kind = request.kind;
   region.tag = request.tag;
@@ -330,7 +331,7 @@ RegionId CudaDevice::allocate(const AllocationRequest& request) {
 }
 
 void CudaDevice::free(RegionId id) noexcept {
-  Region& region = state_->find(id);
+  CudaRegion& region = state_->find(id);
   TPSYNC_ASSERT(!region.imported);
   const Current current = make_current(*state_);
   state_->revoke(region);
@@ -338,7 +339,7 @@ void CudaDevice::free(RegionId id) noexcept {
 }
 
 ByteBuffer CudaDevice::export_region(RegionId id) {
-  Region& region = state_->find(id);
+  CudaRegion& region = state_->find(id);
   if (region.kind != RegionKind::kExportable || region.imported) {
     throw_broken(ErrorKind::kIpc, kExport, "the region was not allocated as exportable");
   }
@@ -387,7 +388,7 @@ ImportedRegion CudaDevice::import_region(ByteView bytes) {
       return imported;
     }
   }
-  Region region;
+  CudaRegion region;
   region.bytes = handle.bytes;
   region.imported = true;
   region.handle = handle;
@@ -410,8 +411,8 @@ void CudaDevice::close_import(RegionId id) noexcept {
   state_->retire(id);
 }
 
-std::vector<Region*> CudaDevice::State::sleepables(std::string_view tag, bool awake) {
-  std::vector<Region*> found;
+std::vector<CudaRegion*> CudaDevice::State::sleepables(std::string_view tag, bool awake) {
+  std::vector<CudaRegion*> found;
   for (auto& [id, region] : regions) {
     if (region.kind == RegionKind::kSleepable && region.tag == tag && region.awake == awake) {
       found.push_back(&region);
@@ -420,10 +421,10 @@ std::vector<Region*> CudaDevice::State::sleepables(std::string_view tag, bool aw
   return found;
 }
 
-void CudaDevice::State::copy_saved(const std::vector<Region*>& copied, cudaMemcpyKind kind,
+void CudaDevice::State::copy_saved(const std::vector<CudaRegion*>& copied, cudaMemcpyKind kind,
                                    std::string_view tag) {
   std::uint64_t bytes = 0;
-  for (const Region* region : copied) {
+  for (const CudaRegion* region : copied) {
     if (region->bytes == 0) continue;
     void* device = reinterpret_cast<void*>(region->block.address);
     const bool save = kind == cudaMemcpyDeviceToHost;
@@ -436,18 +437,18 @@ void CudaDevice::State::copy_saved(const std::vector<Region*>& copied, cudaMemcp
 }
 
 void CudaDevice::sleep(std::string_view tag, bool keep) {
-  const std::vector<Region*> awake = state_->sleepables(tag, true);
+  const std::vector<CudaRegion*> awake = state_->sleepables(tag, true);
   if (awake.empty()) return;
   const Current current = make_current(*state_);
   state_->errors.require_context();
   cuda::CudaMemory& memory = *state_->memory;
   if (keep) {
-    for (Region* region : awake) {
+    for (CudaRegion* region : awake) {
       if (region->pinned == nullptr) region->pinned = memory.pin(region->bytes, tag);
     }
     state_->copy_saved(awake, cudaMemcpyDeviceToHost, tag);
   }
-  for (Region* region : awake) {
+  for (CudaRegion* region : awake) {
     memory.give_back(region->block, tag);
     region->awake = false;
     region->saved = keep;
@@ -455,7 +456,7 @@ void CudaDevice::sleep(std::string_view tag, bool keep) {
 }
 
 void CudaDevice::wake(std::string_view tag) {
-  std::vector<Region*> asleep = state_->sleepables(tag, false);
+  std::vector<CudaRegion*> asleep = state_->sleepables(tag, false);
   if (asleep.empty()) return;
   const Current current = make_current(*state_);
   state_->errors.require_context();
@@ -466,7 +467,7 @@ void CudaDevice::wake(std::string_view tag) {
   physical.reserve(asleep.size());
   std::size_t mapped = 0;
   try {
-    for (const Region* region : asleep) {
+    for (const CudaRegion* region : asleep) {
       const std::uint64_t bytes = region->block.bytes;
       physical.push_back(bytes == 0 ? 0 : memory.make_physical(bytes, tag));
     }
@@ -482,8 +483,8 @@ void CudaDevice::wake(std::string_view tag) {
     }
     throw;
   }
-  for (Region* region : asleep) region->awake = true;
-  std::erase_if(asleep, [](Region* region) { return !std::exchange(region->saved, false); });
+  for (CudaRegion* region : asleep) region->awake = true;
+  std::erase_if(asleep, [](CudaRegion* region) { return !std::exchange(region->saved, false); });
   state_->copy_saved(asleep, cudaMemcpyHostToDevice, tag);
 }
 
@@ -582,6 +583,8 @@ void CudaDevice::fill(StreamId stream_id, RegionId region, std::uint64_t offset,
       "cudaMemsetAsync", "fill");
 }
 
+// The driver gives copies between devices, and long ones within one, to copy engines or to kernels
+// of its own; both are stream-ordered.
 void CudaDevice::copy(StreamId stream_id, const RunCopy& run) {
   const CudaStream& stream = state_->find(stream_id);
   const std::uint64_t dst = state_->address(run.dst, run.dst_offset, run.bytes);

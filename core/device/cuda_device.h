@@ -80,18 +80,17 @@ class CudaDevice final : public Device, public CudaAccess {
                       std::span<std::uint64_t> sums) override;
   void fill(StreamId stream, RegionId region, std::uint64_t offset, std::uint64_t bytes,
             std::byte value) override;
+  void copy(StreamId stream, const RunCopy& run) override;
   void upload(StreamId stream, RegionId region, std::uint64_t offset, ByteView from) override;
   void download(StreamId stream, RegionId region, std::uint64_t offset,
                 MutableByteView into) override;
   void synchronize(StreamId stream, Deadline deadline) override;
 
-  void copy(StreamId stream, const RunCopy& run) override;
-
   void* stream_of(StreamId stream) override;
   void* address_of(RegionId region) override;  // nullptr without bytes
 
  private:
-  class State;
+  struct State;
   std::unique_ptr<State> state_;
 };
 

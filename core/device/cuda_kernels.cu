@@ -13,42 +13,39 @@ namespace tpsync::device::cuda {
 namespace {
 
 constexpr std::uint32_t kUnroll = 4;
+// Blocks that fill a multiprocessor's threads.
+constexpr std::uint32_t kFullBlocks = 2048 / kBlockThreads;
 
 __device__ char* base_of(const Bases& bases, std::uint32_t binding) {
   return reinterpret_cast<char*>(bases.table != nullptr ? bases.table[binding]
                                                         : (&bases.inlined[0])[binding]);
 }
 
-// `total` accesses of type T; `offset_of` gives where an access lies on either side.
-template <typename T, typename Offsets>
-__device__ void move(char* dst, const char* src, std::uint32_t total, Offsets offsets) {
+// `total` accesses of type T; `src_offset` and `dst_offset` give where an access lies. Offsets are
+// made where they are used: kept from load to store they would take the registers of half the
+// blocks.
+template <typename T, typename SrcOffset, typename DstOffset>
+__device__ void move(char* dst, const char* src, std::uint32_t total, SrcOffset src_offset,
+                     DstOffset dst_offset) {
   for (std::uint32_t first = threadIdx.x; first < total; first += kUnroll * kBlockThreads) {
     T values[kUnroll];
-    std::uint64_t into[kUnroll];
 #pragma unroll
     for (std::uint32_t i = 0; i < kUnroll; ++i) {
       const std::uint32_t index = first + i * kBlockThreads;
-      if (index < total) {
-        std::uint64_t from = 0;
-        offsets(index, into[i], from);
-        values[i] = __ldcs(reinterpret_cast<const T*>(src + from));
-      }
+      if (index < total) values[i] = __ldcs(reinterpret_cast<const T*>(src + src_offset(index)));
     }
 #pragma unroll
     for (std::uint32_t i = 0; i < kUnroll; ++i) {
-      if (first + i * kBlockThreads < total) {
-        __stcs(reinterpret_cast<T*>(dst + into[i]), values[i]);
-      }
+      const std::uint32_t index = first + i * kBlockThreads;
+      if (index < total) __stcs(reinterpret_cast<T*>(dst + dst_offset(index)), values[i]);
     }
   }
 }
 
 template <typename T>
 __device__ void move_run(char* dst, const char* src, std::uint32_t bytes) {
-  move<T>(dst, src, bytes / sizeof(T),
-          [](std::uint32_t index, std::uint64_t& into, std::uint64_t& from) {
-            into = from = std::uint64_t{index} * sizeof(T);
-          });
+  const auto offset = [](std::uint32_t index) { return std::uint64_t{index} * sizeof(T); };
+  move<T>(dst, src, bytes / sizeof(T), offset, offset);
 }
 
 template <typename T>
@@ -59,17 +56,17 @@ __device__ void move_rows(const CopyTile& tile, char* dst, const char* src) {
   }
   const std::uint32_t per_row = tile.row_bytes / sizeof(T);
   const std::uint32_t inverse = tile.inverse;
+  const auto offset = [=](std::uint32_t index, std::uint64_t pitch) {
+    const std::uint32_t row = inverse == 0 ? index : __umulhi(index, inverse);
+    return row * pitch + std::uint64_t{index - row * per_row} * sizeof(T);
+  };
   const std::uint64_t dst_pitch = tile.dst_pitch, src_pitch = tile.src_pitch;
-  move<T>(dst, src, per_row * tile.rows,
-          [=](std::uint32_t index, std::uint64_t& into, std::uint64_t& from) {
-            const std::uint32_t row = inverse == 0 ? index : __umulhi(index, inverse);
-            const std::uint64_t column = std::uint64_t{index - row * per_row} * sizeof(T);
-            into = row * dst_pitch + column;
-            from = row * src_pitch + column;
-          });
+  move<T>(
+      dst, src, per_row * tile.rows, [=](std::uint32_t index) { return offset(index, src_pitch); },
+      [=](std::uint32_t index) { return offset(index, dst_pitch); });
 }
 
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, kFullBlocks)
     copy_tiles(const CopyTile* tiles, const __grid_constant__ Bases bases) {
   const CopyTile tile = tiles[blockIdx.x];
   char* dst = base_of(bases, tile.dst) + tile.dst_offset;

@@ -27,12 +27,14 @@ struct CopyTile {
   std::uint64_t src_pitch = 0;
   std::uint32_t dst = 0;  // bindings
   std::uint32_t src = 0;
-  std::uint32_t row_bytes = 0;  // rows * row_bytes <= 64 KiB
+  std::uint32_t row_bytes = 0;  // rows * row_bytes <= kCopyTileBytes
   std::uint32_t rows = 0;
   std::uint32_t inverse = 0;  // ceil(2^32 / accesses of a row); 0 where a row is one access
   std::uint32_t width_log2 = 0;
 };
 inline constexpr std::uint32_t kCopyTileBytes = 64 * 1024;
+// What a block moves at a time; smaller tiles gain nothing.
+inline constexpr std::uint32_t kSmallestCopyTileBytes = 16 * 1024;
 
 enum class PackMode : std::uint8_t {
   kBytes,  // equal types

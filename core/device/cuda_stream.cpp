@@ -15,11 +15,11 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Duration kStagingLimit = 60s;
-// A wait asks without pause at first, since most work takes microseconds, then with pauses that
-// cost little beside what has been waited already.
-constexpr Duration kAskWithoutPause = 100us;
+// A wait asks without pause for as long as the work of a chunk takes, whose end a pause would
+// overrun; then with pauses that cost little beside what has been waited already.
+constexpr Duration kAskWithoutPause = 5ms;
 constexpr Duration kLongestPause = 200us;
-// Several parts may be under way while the next is staged.
+constexpr int kPausePart = 32;
 constexpr std::uint64_t kStagingAlignment = 16;
 
 cudaStream_t native_of(void* stream) { return static_cast<cudaStream_t>(stream); }
@@ -121,7 +121,7 @@ bool CudaStream::wait(Deadline deadline) {
     if (deadline.passed(now)) return false;
     const Duration waited = now - start;
     if (waited < kAskWithoutPause) continue;
-    const TimePoint next = now + std::min(waited / 8, kLongestPause);
+    const TimePoint next = now + std::min(waited / kPausePart, kLongestPause);
     clock_.sleep_until(std::min(next, deadline.time()));
   }
 }

@@ -36,6 +36,16 @@ bool overflows(const Extents& extents) {
   return std::any_of(extents.begin(), extents.end(), [](const auto& one) { return !one; });
 }
 
+// Tiles are large, so that their table is small, as long as there are enough of them that the last
+// ones to run leave few multiprocessors idle.
+std::uint64_t copy_tile_bytes(std::span<const TileCopy> copies) {
+  constexpr std::uint64_t kEnough = 4096;
+  std::uint64_t bytes = 0;
+  for (const TileCopy& copy : copies) bytes += copy.row_bytes * copy.rows;
+  return std::bit_floor(
+      std::clamp<std::uint64_t>(bytes / kEnough, kSmallestCopyTileBytes, kCopyTileBytes));
+}
+
 void add_copy_tile(CopyTile tile, std::vector<CopyTile>& out) {
   std::uint64_t combined = tile.dst_offset | tile.src_offset | tile.row_bytes;
   if (tile.rows > 1) combined |= tile.dst_pitch | tile.src_pitch;
@@ -46,19 +56,18 @@ void add_copy_tile(CopyTile tile, std::vector<CopyTile>& out) {
   out.push_back(tile);
 }
 
-void cut_copy(const TileCopy& copy, std::vector<CopyTile>& out) {
+void cut_copy(const TileCopy& copy, std::uint64_t tile_bytes, std::vector<CopyTile>& out) {
   if (copy.rows == 0 || copy.row_bytes == 0) return;
   CopyTile tile;
   tile.dst = copy.dst;
   tile.src = copy.src;
-  if (copy.row_bytes >= kCopyTileBytes) {
+  if (copy.row_bytes >= tile_bytes) {
     tile.rows = 1;
     for (std::uint64_t row = 0; row < copy.rows; ++row) {
-      for (std::uint64_t done = 0; done < copy.row_bytes; done += kCopyTileBytes) {
+      for (std::uint64_t done = 0; done < copy.row_bytes; done += tile_bytes) {
         tile.dst_offset = copy.dst_offset + row * copy.dst_pitch + done;
         tile.src_offset = copy.src_offset + row * copy.src_pitch + done;
-        tile.row_bytes = static_cast<std::uint32_t>(
-            std::min<std::uint64_t>(kCopyTileBytes, copy.row_bytes - done));
+        tile.row_bytes = static_cast<std::uint32_t>(std::min(tile_bytes, copy.row_bytes - done));
         add_copy_tile(tile, out);
       }
     }
@@ -67,7 +76,7 @@ void cut_copy(const TileCopy& copy, std::vector<CopyTile>& out) {
   tile.row_bytes = static_cast<std::uint32_t>(copy.row_bytes);
   tile.dst_pitch = copy.dst_pitch;
   tile.src_pitch = copy.src_pitch;
-  const std::uint64_t rows_per_tile = kCopyTileBytes / copy.row_bytes;
+  const std::uint64_t rows_per_tile = tile_bytes / copy.row_bytes;
   for (std::uint64_t row = 0; row < copy.rows; row += rows_per_tile) {
     tile.dst_offset = copy.dst_offset + row * copy.dst_pitch;
     tile.src_offset = copy.src_offset + row * copy.src_pitch;
@@ -114,6 +123,14 @@ void cut_pack(const PackPiece& piece, std::vector<PackTile>& out) {
   }
 }
 
+// Powers of two: the threads of a block then share out the columns without a rest that idles.
+// Narrow rests are one tile, since tiles cost something too.
+std::uint32_t digest_tile_cols(std::uint64_t left) {
+  constexpr std::uint64_t kNarrow = 64;
+  const std::uint64_t cols = left < kNarrow ? left : std::bit_floor(left);
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(cols, kDigestTileCols));
+}
+
 void cut_digest(const DigestItem& item, std::uint32_t index, std::vector<DigestTile>& out) {
   if (item.rows == 0 || item.cols == 0) return;
   DigestTile tile;
@@ -123,9 +140,8 @@ void cut_digest(const DigestItem& item, std::uint32_t index, std::vector<DigestT
   tile.region = item.region;
   tile.item = index;
   tile.item_log2 = static_cast<std::uint8_t>(std::countr_zero(item.item_bytes));
-  for (std::uint64_t col = 0; col < item.cols; col += kDigestTileCols) {
-    tile.cols =
-        static_cast<std::uint32_t>(std::min<std::uint64_t>(kDigestTileCols, item.cols - col));
+  for (std::uint64_t col = 0; col < item.cols; col += tile.cols) {
+    tile.cols = digest_tile_cols(item.cols - col);
     tile.col0 = item.col0 + col;
     const std::uint64_t rows_per_tile =
         std::min<std::uint64_t>(kDigestTileRows, kDigestTileItems / tile.cols);
@@ -155,7 +171,8 @@ TileTable<CopyTile> cut_copies(std::span<const TileCopy> copies) {
           end_of(copy.src_offset, copy.src_pitch, copy.row_bytes, copy.rows));
   }
   if (overflows(table.extents)) return table;
-  for (const TileCopy& copy : copies) cut_copy(copy, table.tiles);
+  const std::uint64_t tile_bytes = copy_tile_bytes(copies);
+  for (const TileCopy& copy : copies) cut_copy(copy, tile_bytes, table.tiles);
   return table;
 }
 

@@ -11,11 +11,10 @@
 #include <sstream>
 
 #include "tpsync/base/errors.h"
-#include "tpsync/base/os_channel.h"
-#include "tpsync/base/os_clock.h"
-#include "tpsync/base/os_process.h"
 #include "tpsync/device/handles.h"
 #include "tpsync/device/host_device.h"
+#include "tpsync/device/testing/device_peer.h"
+#include "tpsync/device/testing/hex.h"
 
 namespace tpsync::device {
 namespace {
@@ -37,16 +36,6 @@ ErrorRecord failure_of(Function function) {
   return {};
 }
 
-std::string to_hex(ByteView bytes) {
-  std::string text;
-  for (const std::byte value : bytes) {
-    for (const int digit : {std::to_integer<int>(value) >> 4, std::to_integer<int>(value) & 15}) {
-      text.push_back("0123456789abcdef"[digit]);
-    }
-  }
-  return text;
-}
-
 AllocationRequest request(std::uint64_t bytes, RegionKind kind = RegionKind::kPlain) {
   AllocationRequest result;
   result.bytes = bytes;
@@ -66,12 +55,9 @@ struct TemporaryFolder {
   std::filesystem::path path;
 };
 
-class HostDeviceProcesses : public testing::Test {
+class HostDeviceProcesses : public testing::Test, protected DevicePeers {
  protected:
-  struct Peer {
-    std::unique_ptr<Channel> channel;
-    std::unique_ptr<Process> process;
-  };
+  using Peer = DevicePeer;
 
   HostDeviceProcesses() {
     memory_->add_device("device-0", kTotal);
@@ -79,50 +65,11 @@ class HostDeviceProcesses : public testing::Test {
     own_ = std::make_unique<HostDevice>(*memory_, HostDeviceOptions{"device-0"});
   }
 
-  // A bound on hanging, not an expectation.
-  Deadline soon() { return Deadline::after(clock_, std::chrono::seconds(60)); }
-
-  Peer start() {
-    auto [mine, its] = channels_.make_pair();
-    SpawnRequest spawn;
-    spawn.program = TPSYNC_TEST_CHILD;
-    spawn.channel = std::move(its);
-    return {std::move(mine), launcher_.spawn(std::move(spawn))};
-  }
+  Peer start() { return DevicePeers::start(TPSYNC_TEST_CHILD); }
   Peer join(const std::string& uuid = "device-0") {
     Peer peer = start();
     EXPECT_EQ(ask(peer, "open " + memory_->path() + " " + uuid), "ok ");
     return peer;
-  }
-  void tell(Peer& peer, const std::string& command) {
-    const std::string line = command + "\n";
-    for (ByteView left = as_view(line); !left.empty();) {
-      left = left.subspan(peer.channel->write_some(left, soon()));
-    }
-  }
-  std::string answer_of(Peer& peer) {
-    std::string text;
-    std::byte next{};
-    while (peer.channel->read_some({&next, 1}, soon()) == 1 && next != std::byte{'\n'}) {
-      text.push_back(static_cast<char>(next));
-    }
-    return text;
-  }
-  std::string ask(Peer& peer, const std::string& command) {
-    tell(peer, command);
-    return answer_of(peer);
-  }
-  // The first word of what a command returned.
-  std::string get(Peer& peer, const std::string& command) {
-    std::istringstream words(ask(peer, command));
-    std::string status, value;
-    words >> status >> value;
-    EXPECT_EQ(status, "ok") << command;
-    return value;
-  }
-  void kill(Peer& peer) {
-    peer.process->signal(Signal::kKill);
-    EXPECT_TRUE(peer.process->wait(soon()).has_value());
   }
 
   void put(RegionId region, std::byte value) {
@@ -142,9 +89,6 @@ class HostDeviceProcesses : public testing::Test {
     return allocate(*own_, request(bytes, RegionKind::kExportable));
   }
 
-  OsClock clock_;
-  OsChannelFactory channels_;
-  OsProcessLauncher launcher_;
   std::unique_ptr<HostMemory> memory_ = HostMemory::create();
   std::unique_ptr<HostDevice> own_;
 };
@@ -181,10 +125,7 @@ TEST_F(HostDeviceProcesses, ImportOfAKilledExporterStaysReadableAndChargedUntilI
   const std::string text = get(actor, "export " + region);
   EXPECT_EQ(ask(actor, "write " + region + " 7"), "ok ");
   EXPECT_EQ(ask(actor, "write " + region + " 9"), "ok ");
-  ByteBuffer handle;
-  for (std::size_t i = 0; i < text.size(); i += 2) {
-    handle.push_back(std::byte(std::stoi(text.substr(i, 2), nullptr, 16)));
-  }
+  const ByteBuffer handle = from_hex(text);
   Import import(*own_, own_->import_region(handle).region);
   kill(actor);
   EXPECT_EQ(first_byte(import.id()), std::byte{9});

@@ -1,46 +1,45 @@
-// The host device against its contract: memory and budget, exports and imports between
-// participants, sleep, streams that land at once or late, and what asserts.
+// The host device: what every device does (testing/device_contract.h), and what it alone promises:
+// its budget, undefined bytes, counts of exports and imports, and when work lands.
 #include "tpsync/device/host_device.h"
 
 #include <gtest/gtest.h>
 
-#include <numeric>
-
-#include "tpsync/base/errors.h"
 #include "tpsync/base/os_threads.h"
-#include "tpsync/device/forwarding_device.h"
-#include "tpsync/device/handles.h"
-#include "tpsync/device/host_kernels.h"
+#include "tpsync/device/testing/device_contract.h"
 
 namespace tpsync::device {
 namespace {
 
 constexpr std::uint64_t kTotal = 1000;
 
-template <typename Function>
-ErrorRecord failure_of(Function function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.record();
+class HostWorld final : public ContractWorld {
+ public:
+  explicit HostWorld(Landing landing) {
+    memory_.add_device("device-0", kTotal);
+    actor_ = std::make_unique<HostDevice>(memory_, HostDeviceOptions{"device-0", landing});
+    worker_ = std::make_unique<HostDevice>(memory_, HostDeviceOptions{"device-0", landing});
   }
-  ADD_FAILURE() << "no error was thrown";
-  return {};
+  Device& actor() override { return *actor_; }
+  Device& worker() override { return *worker_; }
+
+ private:
+  HostMemory memory_;
+  std::unique_ptr<HostDevice> actor_, worker_;
+};
+
+template <Landing kLanding>
+ContractCase host_case(const char* name) {
+  return {name, [] { return std::string(); },
+          []() -> std::unique_ptr<ContractWorld> { return std::make_unique<HostWorld>(kLanding); }};
 }
 
-AllocationRequest request(std::uint64_t bytes, RegionKind kind = RegionKind::kPlain) {
-  AllocationRequest result;
-  result.bytes = bytes;
-  result.kind = kind;
-  if (kind == RegionKind::kSleepable) result.tag = "weights";
-  return result;
-}
-
-ByteBuffer counting(std::size_t bytes, int first = 0) {
-  ByteBuffer buffer(bytes);
-  for (std::size_t i = 0; i < bytes; ++i) buffer[i] = std::byte(first + static_cast<int>(i));
-  return buffer;
-}
+INSTANTIATE_TEST_SUITE_P(Host, DeviceContract,
+                         testing::Values(host_case<Landing::kAtLaunch>("AtLaunch"),
+                                         host_case<Landing::kAtSynchronize>("AtSynchronize")),
+                         contract_case_name);
+INSTANTIATE_TEST_SUITE_P(Host, DeviceContractDeathTest,
+                         testing::Values(host_case<Landing::kAtSynchronize>("AtSynchronize")),
+                         contract_case_name);
 
 class HostDeviceTest : public testing::TestWithParam<Landing> {
  protected:
@@ -52,18 +51,6 @@ class HostDeviceTest : public testing::TestWithParam<Landing> {
     foreign_ = std::make_unique<HostDevice>(memory_, HostDeviceOptions{"device-1", GetParam()});
   }
 
-  static void put(Device& device, RegionId region, ByteView bytes) {
-    const Stream stream = create_stream(device);
-    device.upload(stream.id(), region, 0, bytes);
-    device.synchronize(stream.id(), Deadline::never());
-  }
-  static ByteBuffer get(Device& device, RegionId region, std::uint64_t bytes) {
-    ByteBuffer into(bytes);
-    const Stream stream = create_stream(device);
-    device.download(stream.id(), region, 0, into);
-    device.synchronize(stream.id(), Deadline::never());
-    return into;
-  }
   std::uint64_t free_bytes() { return actor_->memory().free_bytes; }
 
   HostMemory memory_;
@@ -93,12 +80,6 @@ TEST_P(HostDeviceTest, AllocationsOfAllParticipantsShareTheBudgetOfTheirDevice) 
   EXPECT_EQ(free_bytes(), kTotal);
 }
 
-TEST_P(HostDeviceTest, RegionIdsAreNeverReused) {
-  const RegionId first = allocate(*actor_, request(1)).id();
-  const RegionId second = allocate(*actor_, request(1)).id();
-  EXPECT_LT(first, second);
-}
-
 TEST_P(HostDeviceTest, FreshMemoryCarriesTheUndefinedByte) {
   const Region region = allocate(*actor_, request(3));
   EXPECT_EQ(get(*actor_, region.id(), 3), ByteBuffer(3, kUndefinedByte));
@@ -115,19 +96,6 @@ TEST_P(HostDeviceTest, EndOfAParticipantReturnsWhatItHeld) {
   worker_.reset();
   EXPECT_EQ(memory_.open_imports(), 0u);
   EXPECT_EQ(HostDevice(memory_, {"device-0"}).memory().free_bytes, kTotal);
-}
-
-TEST_P(HostDeviceTest, ImportSharesTheExportersBytesInBothDirections) {
-  const Region region = allocate(*actor_, request(8, RegionKind::kExportable));
-  const ByteBuffer handle = actor_->export_region(region.id());
-  const ImportedRegion imported = worker_->import_region(handle);
-  const Import import(*worker_, imported.region);
-  EXPECT_EQ(imported.bytes, 8u);
-  EXPECT_EQ(imported.device_uuid, "device-0");
-  put(*actor_, region.id(), counting(8));
-  EXPECT_EQ(get(*worker_, import.id(), 8), counting(8));
-  put(*worker_, import.id(), counting(8, 50));
-  EXPECT_EQ(get(*actor_, region.id(), 8), counting(8, 50));
 }
 
 TEST_P(HostDeviceTest, ImportOfAnotherDevicesExportSucceedsAndNamesThatDevice) {
@@ -160,28 +128,6 @@ TEST_P(HostDeviceTest, ImportIsRefusedForOwnRevokedAndFreedExports) {
   region.reset();
   EXPECT_EQ(failure_of([&] { worker_->import_region(second); }).kind, ErrorKind::kIpc);
   EXPECT_EQ(memory_.live_exports(), 0u);
-}
-
-TEST_P(HostDeviceTest, BytesThatAreNoHandleAreAViolationAndAlteredOnesAreRefused) {
-  const Region region = allocate(*actor_, request(8, RegionKind::kExportable));
-  const ByteBuffer handle = actor_->export_region(region.id());
-  for (std::size_t bytes = 0; bytes < handle.size(); ++bytes) {
-    EXPECT_EQ(failure_of([&] { worker_->import_region(ByteView(handle).first(bytes)); }).kind,
-              ErrorKind::kProtocol);
-  }
-  for (std::size_t i = 0; i < handle.size(); ++i) {
-    ByteBuffer altered = handle;
-    altered[i] ^= std::byte{1};
-    EXPECT_EQ(failure_of([&] { worker_->import_region(altered); }).kind,
-              i < 8 ? ErrorKind::kProtocol : ErrorKind::kIpc);
-  }
-}
-
-TEST_P(HostDeviceTest, OnlyExportableRegionsAreExported) {
-  const Region plain = allocate(*actor_, request(8));
-  const Region sleepable = allocate(*actor_, request(8, RegionKind::kSleepable));
-  EXPECT_EQ(failure_of([&] { actor_->export_region(plain.id()); }).kind, ErrorKind::kIpc);
-  EXPECT_EQ(failure_of([&] { actor_->export_region(sleepable.id()); }).kind, ErrorKind::kIpc);
 }
 
 TEST_P(HostDeviceTest, SleepGivesMemoryBackAndWakeRestoresOnlyWhatWasKept) {
@@ -226,68 +172,6 @@ TEST_P(HostDeviceTest, SleepingRegionMayBeFreed) {
   EXPECT_EQ(free_bytes(), kTotal);
 }
 
-TEST_P(HostDeviceTest, PreparedCopiesServeManyBindings) {
-  const Region source = allocate(*actor_, request(12));
-  put(*actor_, source.id(), counting(12));
-  TileCopy copy;
-  copy.dst = 1;
-  copy.src = 0;
-  copy.dst_offset = 1;
-  copy.dst_pitch = 2;
-  copy.src_offset = 2;
-  copy.src_pitch = 4;
-  copy.row_bytes = 2;
-  copy.rows = 2;
-  const auto batch = actor_->prepare_copies({&copy, 1});
-  for (int i = 0; i < 2; ++i) {
-    const Region target = allocate(*actor_, request(6));
-    const Stream stream = create_stream(*actor_);
-    actor_->fill(stream.id(), target.id(), 0, 6, std::byte{9});
-    const std::array<RegionId, 2> bindings{source.id(), target.id()};
-    actor_->launch(stream.id(), *batch, bindings);
-    actor_->synchronize(stream.id(), Deadline::never());
-    EXPECT_EQ(get(*actor_, target.id(), 6), (ByteBuffer{std::byte{9}, std::byte{2}, std::byte{3},
-                                                        std::byte{6}, std::byte{7}, std::byte{9}}));
-  }
-}
-
-TEST_P(HostDeviceTest, PreparedPacksConvert) {
-  const Region source = allocate(*actor_, request(8));
-  const Region target = allocate(*actor_, request(5));
-  const std::array<float, 2> values{1.0F, -2.0F};
-  put(*actor_, source.id(), std::as_bytes(std::span(values)));
-  PackPiece piece;
-  piece.dst = 1;
-  piece.dst_offset = 1;
-  piece.count = 2;
-  piece.src_dtype = DType::kFloat32;
-  const auto batch = actor_->prepare_packs({&piece, 1});
-  const Stream stream = create_stream(*actor_);
-  const std::array<RegionId, 2> bindings{source.id(), target.id()};
-  actor_->launch(stream.id(), *batch, bindings);
-  actor_->synchronize(stream.id(), Deadline::never());
-  EXPECT_EQ(get(*actor_, target.id(), 5),
-            (ByteBuffer{kUndefinedByte, std::byte{0x80}, std::byte{0x3f}, std::byte{0x00},
-                        std::byte{0xc0}}));
-}
-
-TEST_P(HostDeviceTest, PreparedDigestsWriteOneSumEach) {
-  const Region region = allocate(*actor_, request(24));
-  const ByteBuffer content = counting(24);
-  put(*actor_, region.id(), content);
-  std::vector<DigestItem> items(2);
-  items[0] = {0, 0, 12, 2, 0, 2, 0, 6, 77};
-  items[1] = {0, 4, 12, 4, 5, 2, 8, 2, 78};
-  const auto batch = actor_->prepare_digests(items);
-  std::array<std::uint64_t, 2> sums{};
-  const Stream stream = create_stream(*actor_);
-  const RegionId binding = region.id();
-  actor_->launch_digests(stream.id(), *batch, {&binding, 1}, sums);
-  actor_->synchronize(stream.id(), Deadline::never());
-  EXPECT_EQ(sums[0], digest_rect(content.data(), 12, 2, 0, 2, 0, 6, 77));
-  EXPECT_EQ(sums[1], digest_rect(content.data() + 4, 12, 4, 5, 2, 8, 2, 78));
-}
-
 TEST_P(HostDeviceTest, WorkLandsWhenTheOptionSaysSo) {
   const Region region = allocate(*actor_, request(4));
   const Stream working = create_stream(*actor_);
@@ -311,65 +195,6 @@ TEST_P(HostDeviceTest, WorkOfOneStreamLandsInOrderAndADestroyedStreamDropsIt) {
   }
   const auto expected = GetParam() == Landing::kAtLaunch ? std::byte{3} : std::byte{2};
   EXPECT_EQ(get(*actor_, region.id(), 4)[1], expected);
-}
-
-TEST_P(HostDeviceTest, ForwardingDeviceReachesTheWrappedOne) {
-  ForwardingDevice wrapped(*actor_);
-  const Region region = allocate(wrapped, request(8, RegionKind::kExportable));
-  const Export exported(wrapped, region.id());
-  const Import import(*worker_, worker_->import_region(wrapped.export_region(region.id())).region);
-  put(wrapped, region.id(), counting(8));
-  EXPECT_EQ(get(*worker_, import.id(), 8), counting(8));
-  EXPECT_EQ(wrapped.uuid(), "device-0");
-  EXPECT_EQ(wrapped.memory().free_bytes, kTotal - 8);
-}
-
-using HostDeviceDeathTest = HostDeviceTest;
-
-INSTANTIATE_TEST_SUITE_P(Work, HostDeviceDeathTest, testing::Values(Landing::kAtSynchronize),
-                         [](const auto&) { return "AtSynchronize"; });
-
-TEST_P(HostDeviceDeathTest, EveryByteOutOfBoundsAssertsAtLaunch) {
-  const Region small = allocate(*actor_, request(8));
-  const Region large = allocate(*actor_, request(64));
-  const Stream stream = create_stream(*actor_);
-  const std::array<RegionId, 2> bindings{small.id(), large.id()};
-  ByteBuffer host(9);
-  EXPECT_DEATH(actor_->fill(stream.id(), small.id(), 4, 5, std::byte{}), "bytes");
-  EXPECT_DEATH(actor_->fill(stream.id(), small.id(), UINT64_MAX, 2, std::byte{}), "bytes");
-  EXPECT_DEATH(actor_->upload(stream.id(), small.id(), 0, host), "bytes");
-  EXPECT_DEATH(actor_->download(stream.id(), small.id(), 0, host), "bytes");
-  TileCopy copy{1, 0, 0, 4, 0, 4, 2, 3};
-  copy.src_offset = 0;  // rows at 0, 4 and 8 of eight bytes
-  const auto copies = actor_->prepare_copies({&copy, 1});
-  EXPECT_DEATH(actor_->launch(stream.id(), *copies, bindings), "bytes");
-  copy = {1, 0, 0, UINT64_MAX, 0, 0, 2, 3};
-  const auto overflowing = actor_->prepare_copies({&copy, 1});
-  EXPECT_DEATH(actor_->launch(stream.id(), *overflowing, bindings), "has_value");
-  PackPiece piece;
-  piece.dst = 1;
-  piece.count = 5;
-  const auto packs = actor_->prepare_packs({&piece, 1});
-  EXPECT_DEATH(actor_->launch(stream.id(), *packs, bindings), "bytes");
-  DigestItem item;
-  item.rows = 1;
-  item.cols = 5;
-  const auto digests = actor_->prepare_digests({&item, 1});
-  std::uint64_t sum = 0;
-  EXPECT_DEATH(actor_->launch_digests(stream.id(), *digests, bindings, {&sum, 1}), "bytes");
-  EXPECT_DEATH(actor_->launch_digests(stream.id(), *digests, bindings, {}), "sums.size");
-  EXPECT_DEATH(actor_->launch(stream.id(), *packs, {bindings.data(), 1}), "bindings.size");
-}
-
-TEST_P(HostDeviceDeathTest, UseOfDeadSleepingAndForeignRegionsAsserts) {
-  const Stream stream = create_stream(*actor_);
-  const RegionId dead = allocate(*actor_, request(8)).id();
-  const Region sleeping = allocate(*actor_, request(8, RegionKind::kSleepable));
-  actor_->sleep("weights", true);
-  EXPECT_DEATH(actor_->fill(stream.id(), dead, 0, 1, std::byte{}), "regions_.end");
-  EXPECT_DEATH(actor_->fill(stream.id(), sleeping.id(), 0, 1, std::byte{}), "region.awake");
-  EXPECT_DEATH(actor_->free(dead), "regions_.end");
-  EXPECT_DEATH(actor_->close_import(sleeping.id()), "import_serial");
 }
 
 TEST(HostMemoryTest, DevicesNeedNamesOfTheirOwnAndParticipantsAKnownOne) {

@@ -116,6 +116,7 @@ class GlooRanks : public testing::Test {
     request.program = program;
     request.arguments = {behaviour, folder_, group_, std::to_string(rank), std::to_string(size)};
     request.channel = std::move(its);
+    request.environment = world_.world().host.environment();
     return world_.world().processes.spawn(std::move(request));
   }
 

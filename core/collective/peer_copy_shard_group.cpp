@@ -272,7 +272,12 @@ void PeerCopyShardGroup::Impl::share(ControlGroup& control, SharedWordsFactory& 
     }
   });
   std::vector<std::uint64_t> able(size_);
-  control.all_gather_word(error ? 0 : 1, able, deadline);
+  try {
+    control.all_gather_word(error ? 0 : 1, able, deadline);
+  } catch (const std::exception&) {
+    if (words_ && !error) abort();  // a peer may hold the agreement, and gather with this rank
+    throw;
+  }
   if (error) throw_record(*error);
   for (std::size_t r = 0; r < size_; ++r)
     if (able[r] != 1)
@@ -309,6 +314,8 @@ bool PeerCopyShardGroup::Impl::detach(device::RegionId region, Deadline deadline
   Buffer* const found = find(region);
   if (found == nullptr) return true;
   const std::uint64_t serial = found->serial;
+  const auto uses = [&](const Gather& gather) { return gather.buffer == region; };
+  if (std::any_of(pending_.begin(), pending_.end(), uses)) abort();
   if (unsettled_ == region) unsettled_ = device::RegionId::kNone;
   for (Opened& opened : opened_) {
     auto& users = opened.used_with;

@@ -53,6 +53,7 @@ class PeerCopyShardGroup final : public ShardGroup {
   void wait(device::StreamId stream, Deadline deadline, ControlGroup& watch) override;
   bool reads_peers() const override { return true; }
   void attach(device::RegionId buffer, ByteView handle) override;
+  // Aborts the group if a gather of the buffer was not waited for.
   bool detach(device::RegionId buffer, Deadline deadline) override;
   void abort() noexcept override;
   bool usable() const noexcept override;

@@ -51,6 +51,10 @@ struct Meeting {
   std::vector<Member> members;
   std::barrier<> all;
   std::unique_ptr<Mutex> one;
+  bool reads_peers = false;  // gathers are done in wait()
+  bool lets_go = true;       // what detach() says
+  int attached = 0;
+  int detached = 0;
 };
 
 class LocalShards final : public collective::ShardGroup {
@@ -60,14 +64,27 @@ class LocalShards final : public collective::ShardGroup {
   int size() const override { return static_cast<int>(meeting_.members.size()); }
   void all_gather(device::StreamId stream, device::RegionId buffer,
                   std::span<const collective::GatherPart> parts) override {
-    meeting_.all.arrive_and_wait();
-    {
-      const MutexLock lock(*meeting_.one);
-      copy_parts(stream, buffer, parts);
-    }
-    meeting_.all.arrive_and_wait();
+    pending_ = [this, stream, buffer, kept = std::vector(parts.begin(), parts.end())] {
+      meeting_.all.arrive_and_wait();
+      {
+        const MutexLock lock(*meeting_.one);
+        copy_parts(stream, buffer, kept);
+      }
+      meeting_.all.arrive_and_wait();
+    };
+    if (!meeting_.reads_peers) std::exchange(pending_, nullptr)();
+  }
+  bool reads_peers() const override { return meeting_.reads_peers; }
+  void attach(device::RegionId, ByteView handle) override {
+    EXPECT_EQ(handle.size(), 1U);
+    ++meeting_.attached;
+  }
+  bool detach(device::RegionId, Deadline) override {
+    ++meeting_.detached;
+    return meeting_.lets_go;
   }
   void wait(device::StreamId stream, Deadline deadline, collective::ControlGroup&) override {
+    if (pending_) std::exchange(pending_, nullptr)();
     const MutexLock lock(*meeting_.one);
     meeting_.members[static_cast<std::size_t>(rank_)].device->synchronize(stream, deadline);
   }
@@ -92,6 +109,7 @@ class LocalShards final : public collective::ShardGroup {
 
   Meeting& meeting_;
   int rank_;
+  std::function<void()> pending_;
 };
 
 class NoControl final : public collective::ControlGroup {
@@ -117,6 +135,7 @@ struct Form {
   bool fused = true;
   DType stored = DType::kBFloat16;
   std::uint64_t cut_key = 0;  // 0: as FSDP cuts; else uneven by this key
+  bool reads_peers = false;   // of the weight group
 };
 
 // All ranks' shards of a model, on one host device per rank.
@@ -124,6 +143,7 @@ class Actors {
  public:
   Actors(const model::ModelConfig& config, int world, const Form& form)
       : config_(config), form_(form), meeting_(world) {
+    meeting_.reads_peers = form.reads_peers;
     for (int r = 0; r < world; ++r) {
       memory_.add_device(uuid(r), kDeviceBytes);
       devices_.push_back(std::make_unique<device::HostDevice>(
@@ -147,6 +167,7 @@ class Actors {
   Exporter& exporter(int rank) { return *exporters_[static_cast<std::size_t>(rank)]; }
   device::HostDevice& device(int rank) { return *devices_[static_cast<std::size_t>(rank)]; }
   device::HostMemory& memory() { return memory_; }
+  Meeting& meeting() { return meeting_; }
 
   // Publishes into one worker per rank and returns all of their resident bytes; sums are the
   // actors' digests.
@@ -179,7 +200,8 @@ class Actors {
                                           .layout = layout,
                                           .bucket_bytes = bucket,
                                           .content_digest = true,
-                                          .chunks = chunks}));
+                                          .chunks = chunks,
+                                          .handle = ByteBuffer(1)}));
     }
     for (std::size_t c = 0; c < chunks.size(); ++c) {
       for (auto& pass : passes) pass->prepare(c, 0);
@@ -203,6 +225,7 @@ class Actors {
     for (auto& pass : passes) {
       EXPECT_TRUE(pass->exhausted());
       for (std::size_t t = 0; t < sums.size(); ++t) sums[t] += pass->digest_sums()[t];
+      EXPECT_EQ(pass->quiesce(Deadline::never()), meeting_.lets_go);
     }
     std::vector<ByteBuffer> resident;
     for (Worker& worker : workers) {
@@ -417,6 +440,7 @@ TEST(Publication, BothLayoutsBothStorageFormsAndAnyShardingGiveTheSameResidentBy
     form.fused = *rc::gen::arbitrary<bool>();
     form.stored = *rc::gen::element(DType::kBFloat16, DType::kFloat32);
     form.cut_key = *rc::gen::inRange<std::uint64_t>(0, 1000);
+    form.reads_peers = *rc::gen::arbitrary<bool>();
     const wire::Layout layout = *rc::gen::element(wire::Layout::kCompact, wire::Layout::kRankMajor);
     const Published other = published(config, world, form, layout,
                                       static_cast<std::uint64_t>(*rc::gen::inRange(256, 1500)));
@@ -431,6 +455,25 @@ TEST(Publication, AtFourRanksKvHeadsAreReplicatedAndAllLayoutsAgree) {
   const Published rank_major =
       published(config, 4, {.fused = false, .cut_key = 7}, wire::Layout::kRankMajor, 1024);
   EXPECT_EQ(compact.resident, rank_major.resident);
+}
+
+TEST(Publication, APassKeepsABufferThatAPeerMayStillRead) {
+  const model::ModelConfig config = config_named("tiny");
+  for (const wire::Layout layout : {wire::Layout::kCompact, wire::Layout::kRankMajor}) {
+    for (const bool lets_go : {true, false}) {
+      Actors actors(config, 2, {.reads_peers = true});
+      actors.meeting().lets_go = lets_go;
+      const std::uint64_t free_before = actors.device(0).memory().free_bytes;
+      Published result;
+      actors.publish(layout, 1024, result.sums, result.attestations);
+      // The exported buffer is known by its handle; the staging buffer of compact is the pass's
+      // own.
+      EXPECT_EQ(actors.meeting().attached, layout == wire::Layout::kRankMajor ? 2 : 0);
+      EXPECT_EQ(actors.meeting().detached, 2);
+      const bool keeps = layout == wire::Layout::kCompact && !lets_go;
+      EXPECT_EQ(actors.device(0).memory().free_bytes < free_before, keeps);
+    }
+  }
 }
 
 TEST(Publication, TheWorkersDigestsAddUpToTheActors) {

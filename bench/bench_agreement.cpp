@@ -7,18 +7,18 @@
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "bench/support.h"
 #include "tpsync/base/errors.h"
 #include "tpsync/base/os_world.h"
+#include "tpsync/base/testing/temporary_folder.h"
 #include "tpsync/collective/gloo_control_group.h"
 #include "tpsync/collective/lane_control_group.h"
 #include "tpsync/collective/os_shared_words.h"
@@ -34,27 +34,6 @@ constexpr std::uint64_t kGoOn = 1;
 constexpr std::uint64_t kStop = 2;
 // A bound on hanging: a rank that died is found at once.
 constexpr Duration kLongest = std::chrono::minutes(2);
-
-class SilentLog final : public Log {
- public:
-  bool wants(LogLevel) const noexcept override { return false; }
-  void record(const LogRecord&) noexcept override {}
-};
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path(std::filesystem::temp_directory_path() / "tpsync-bench-XXXXXX") {
-    if (mkdtemp(path.data()) == nullptr)
-      throw_broken(ErrorKind::kIo, path, "this folder can't be made");
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::string path;
-};
 
 struct Membership {
   std::string folder;
@@ -121,23 +100,19 @@ class Rank {
   std::unique_ptr<ControlGroup> lane_;
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
-
 void measure(benchmark::State& state) {
-  TemporaryFolder folder;
+  const TemporaryFolder folder("tpsync-bench");
   SilentLog log;
   OsWorld os(log);
   const World world = os.world();
-  Membership membership{folder.path, 0, static_cast<int>(state.range(0)), state.range(1)};
+  const std::string path = folder.path();
+  Membership membership{path, 0, static_cast<int>(state.range(0)), state.range(1)};
   std::vector<std::unique_ptr<Process>> others;
   for (int rank = 1; rank < membership.size; ++rank) {
     SpawnRequest request;
     request.program = "/proc/self/exe";
-    request.arguments = {"--rank", folder.path, std::to_string(rank),
-                         std::to_string(membership.size), std::to_string(membership.spin_us)};
+    request.arguments = {"--rank", path, std::to_string(rank), std::to_string(membership.size),
+                         std::to_string(membership.spin_us)};
     others.push_back(world.processes.spawn(std::move(request)));
   }
   std::vector<double> gloo;
@@ -190,18 +165,6 @@ BENCHMARK(BM_Agreement)
     ->Unit(benchmark::kMicrosecond)
     ->UseManualTime();
 
-class Reporter final : public benchmark::ConsoleReporter {
- public:
-  void ReportRuns(const std::vector<Run>& runs) override {
-    for (const Run& run : runs) failed_ = failed_ || run.error_occurred;
-    ConsoleReporter::ReportRuns(runs);
-  }
-  bool failed() const { return failed_; }
-
- private:
-  bool failed_ = false;
-};
-
 std::int64_t number_from(std::string_view text) {
   std::int64_t number = 0;
   std::from_chars(text.data(), text.data() + text.size(), number);
@@ -223,16 +186,6 @@ int main(int argc, char** argv) {
     }
     return 0;
   }
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 64;
-#if defined(__clang__)
-  benchmark::AddCustomContext("compiler", "clang " __clang_version__);
-#else
-  benchmark::AddCustomContext("compiler", "g++ " __VERSION__);
-#endif
-  benchmark::AddCustomContext("build type", TPSYNC_BUILD_TYPE);
   Reporter reporter;
-  benchmark::RunSpecifiedBenchmarks(&reporter);
-  benchmark::Shutdown();
-  return reporter.failed() ? 1 : 0;
+  return run_benchmarks(argc, argv, reporter);
 }

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/support.h"
 #include "conformance/world/sim_run.h"
 #include "conformance/world/spec.h"
 #include "sim/pools.h"
@@ -267,18 +268,17 @@ BENCHMARK(BM_PublicationTP4Seeds)->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_EmptyWorldTP4)->Unit(benchmark::kMicrosecond);
 
 // The console's table; remembers CPU times, for the ratio that holds on any machine.
-class Reporter final : public benchmark::ConsoleReporter {
+class RatioReporter final : public Reporter {
  public:
   void ReportRuns(const std::vector<Run>& runs) override {
     for (const Run& run : runs) {
-      if (run.error_occurred) failed_ = true;
       const bool counts = run.run_type == Run::RT_Iteration || run.aggregate_name == "median";
       if (!counts || run.error_occurred) continue;
       if (run.run_name.function_name == "BM_PublicationTP4")
         publication_ = run.GetAdjustedCPUTime();
       if (run.run_name.function_name == "BM_EmptyWorldTP4") empty_ = run.GetAdjustedCPUTime();
     }
-    ConsoleReporter::ReportRuns(runs);
+    Reporter::ReportRuns(runs);
   }
   void Finalize() override {
     if (publication_ > 0 && empty_ > 0) {
@@ -286,28 +286,16 @@ class Reporter final : public benchmark::ConsoleReporter {
                                       publication_ / empty_);
     }
   }
-  bool failed() const { return failed_; }
 
  private:
   double publication_ = 0;
   double empty_ = 0;
-  bool failed_ = false;
 };
 
 }  // namespace
 }  // namespace tpsync::bench
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 64;
-#if defined(__clang__)
-  benchmark::AddCustomContext("compiler", "clang " __clang_version__);
-#else
-  benchmark::AddCustomContext("compiler", "g++ " __VERSION__);
-#endif
-  benchmark::AddCustomContext("build type", TPSYNC_BUILD_TYPE);
-  tpsync::bench::Reporter reporter;
-  benchmark::RunSpecifiedBenchmarks(&reporter);
-  benchmark::Shutdown();
-  return reporter.failed() ? 1 : 0;
+  tpsync::bench::RatioReporter reporter;
+  return tpsync::bench::run_benchmarks(argc, argv, reporter);
 }

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "faults/catalogue.h"
+#include "faults/json_document.h"
 #include "tpsync/base/errors.h"
 
 namespace tpsync::faults {
@@ -159,13 +160,7 @@ bool is_role(std::string_view name) {
 }
 
 Plan plan_from_json(std::string_view text) {
-  Json root;
-  try {
-    root = Json::parse(text);
-  } catch (const Json::parse_error& error) {
-    refuse("", "is not JSON: the text breaks off or goes wrong at byte " +
-                   std::to_string(error.byte) + "; correct it there");
-  }
+  const Json root = parse_document(text, "plan");
   require_object(root, "", {"seed", "faults"});
   Plan plan;
   plan.seed = natural_at(root, "", "seed", std::numeric_limits<std::uint64_t>::max());

@@ -52,9 +52,9 @@ bool is_role(std::string_view name);
 // Reads {"seed": .., "faults": [{"name": .., "moment": {"role": .., "rank": .., "phase": ..,
 // "chunk": .., "op": .., "occurrence": ..}, "arguments": {..}}]}. rank, chunk and occurrence are 0
 // where they are absent, phase and arguments empty, seed 0; every other field must be there, and
-// unknown fields are refused. Throws InvalidInput kInvalidConfig, the subject being the place in
-// the file ("faults[1].moment.op"), the detail one line that says what to change. Checked as well
-// against the catalogue (check_fault).
+// unknown or repeated fields are refused. Throws InvalidInput kInvalidConfig, the subject being the
+// place in the file ("faults[1].moment.op"), the detail one line that says what to change. Checked
+// as well against the catalogue (check_fault).
 Plan plan_from_json(std::string_view text);
 
 // The whole file, with all fields, in a fixed order; plan_from_json gives an equal plan.

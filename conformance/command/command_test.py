@@ -43,9 +43,9 @@ class Folder(unittest.TestCase):
         with open(TINY4, encoding="utf-8") as file:
             return self.write(name, json.dumps({**json.load(file), **changes}))
 
-    def refused(self, *arguments, names):
+    def refused(self, *arguments, names, code=64):
         result = run(*arguments)
-        self.assertEqual(result.returncode, 64, (arguments, result.stderr))
+        self.assertEqual(result.returncode, code, (arguments, result.stderr))
         self.assertEqual(result.stdout, "")
         self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
         for name in names if isinstance(names, tuple) else (names,):
@@ -206,7 +206,10 @@ class Output(Folder):
 
     def test_folder_is_tried_before_any_world_runs(self):
         for arguments in (("run",), ("explore",)):
-            self.refused(*arguments, "--out", "/proc/nowhere", names="--out")
+            self.refused(*arguments, "--out", "/proc/nowhere", names="--out", code=3)
+
+    def test_help_offers_no_flag_without_a_meaning(self):
+        self.assertNotIn("--gloo-only", run("explore", "--help").stdout)
 
     def test_folder_may_have_a_name_that_is_no_text(self):
         result = self.shell('"$1" run publish.bootstrap --json --out $\'o\\xff\'', cwd=self.folder)

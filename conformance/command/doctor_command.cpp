@@ -66,6 +66,7 @@ BuildParts build_parts() {
   BuildParts parts;
   const std::vector<std::string> built = built_worlds();
   parts.gloo = std::find(built.begin(), built.end(), "process") != built.end();
+  parts.gpu_world = std::find(built.begin(), built.end(), "gpu") != built.end();
   parts.sanitizer = TPSYNC_SANITIZER;
   parts.test_runtime = test_runtime_program();
   std::error_code error;
@@ -102,7 +103,7 @@ std::string text_of(const std::vector<MachineCheck>& checks,
                     const std::vector<WorldAnswer>& answers) {
   std::vector<std::vector<std::string>> rows = {{"what", "state", "found", "why", "mend"}};
   for (const MachineCheck& check : checks) {
-    const char* const nothing = check.state == MachineState::kOk ? "-" : "nothing in this version";
+    const char* const nothing = check.state == MachineState::kOk ? "-" : "nothing to do";
     rows.push_back({check.what, std::string(to_string(check.state)), check.found, check.why,
                     check.mend.empty() ? nothing : check.mend});
   }

@@ -360,7 +360,14 @@ MachineCheck of_gpus(std::string what, std::string why) {
   return check;
 }
 
-MachineCheck driver() {
+// Nobody is sent to install what this build makes no use of.
+MachineCheck missing_for_gpus(MachineCheck check, const std::string& found, const char* mend,
+                              bool gpu_world) {
+  if (gpu_world) return missing(std::move(check), found, mend);
+  return missing(std::move(check), found + "; needed only for --world gpu", "");
+}
+
+MachineCheck driver(bool gpu_world) {
   MachineCheck check = of_gpus("GPU driver", "device memory that processes share");
   const auto version = first_line("/proc/driver/nvidia/version");
   std::size_t devices = 0;
@@ -375,10 +382,11 @@ MachineCheck driver() {
   if (version && devices > 0)
     return ok(std::move(check), fmt::format("{} devices, {}", devices, *version));
   if (version) {
-    return missing(std::move(check), "a driver without devices (/dev/nvidia0)",
-                   "docker run --gpus all ... (or: sudo nvidia-modprobe -c 0)");
+    return missing_for_gpus(std::move(check), "a driver without devices (/dev/nvidia0)",
+                            "docker run --gpus all ... (or: sudo nvidia-modprobe -c 0)", gpu_world);
   }
-  return missing(std::move(check), "none", "sudo apt-get install nvidia-driver && sudo reboot");
+  return missing_for_gpus(std::move(check), "none",
+                          "sudo apt-get install nvidia-driver && sudo reboot", gpu_world);
 }
 
 // The file itself where a folder of the search path has it.
@@ -392,12 +400,13 @@ std::string find_program(const std::string& name) {
   return "";
 }
 
-MachineCheck toolkit() {
+MachineCheck toolkit(bool gpu_world) {
   MachineCheck check = of_gpus("CUDA toolkit", "compiles the device part");
   if (const std::string nvcc = find_program("nvcc"); !nvcc.empty()) {
     return ok(std::move(check), nvcc);
   }
-  return missing(std::move(check), "no nvcc in PATH", "sudo apt-get install nvidia-cuda-toolkit");
+  return missing_for_gpus(std::move(check), "no nvcc in PATH",
+                          "sudo apt-get install nvidia-cuda-toolkit", gpu_world);
 }
 
 // Two of them in one program would not know each other's communicators.
@@ -475,8 +484,8 @@ std::vector<MachineCheck> check_machine(const BuildParts& parts) {
   checks.push_back(gloo(parts.gloo));
   checks.push_back(test_runtime(parts));
   append(checks, address_space(parts.sanitizer));
-  checks.push_back(driver());
-  checks.push_back(toolkit());
+  checks.push_back(driver(parts.gpu_world));
+  checks.push_back(toolkit(parts.gpu_world));
   checks.push_back(nccl_libraries());
   checks.push_back(absent_part("CUDA", "weights in device memory"));
   checks.push_back(absent_part("NCCL", "weights between GPUs"));

@@ -28,6 +28,7 @@ struct MachineCheck {
 // What the build was made with.
 struct BuildParts {
   bool gloo = false;
+  bool gpu_world = false;    // what GPUs need is worth mending
   std::string sanitizer;     // "address", "thread" or empty
   std::string test_runtime;  // the program's path
   std::string temporary;     // the folder for temporary files, as the worlds take it

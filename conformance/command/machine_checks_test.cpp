@@ -41,5 +41,13 @@ TEST(MachineChecks, AMissingPartProgramOrFolderStopsWorldsOfProcessesAndHasAMend
   EXPECT_EQ(missing, 4);
 }
 
+TEST(MachineChecks, NoCommandInstallsWhatABuildWithoutGpusDoesNotUse) {
+  for (const MachineCheck& found : check_machine({.gpu_world = false})) {
+    if (found.needed_by != std::vector<std::string>{"gpu"} || found.state == MachineState::kOk)
+      continue;
+    EXPECT_EQ(found.mend, "") << found.what;
+  }
+}
+
 }  // namespace
 }  // namespace tpsync::conformance

@@ -57,7 +57,7 @@ int run_command(int argc, char** argv) {
     return kExitUsage;
   } catch (const UsageError& error) {
     complain(error.text);
-    return kExitUsage;
+    return error.exit_code;
   } catch (const std::exception& error) {
     complain(std::string("the harness failed: ") + error.what());
     return kExitHarness;

@@ -96,7 +96,8 @@ OutFolder::OutFolder(const std::string& given)
   std::filesystem::create_directories(folder_, error);
   const std::string probe = (std::filesystem::path(folder_) / ".tpsync-probe").string();
   if (!write_whole(probe, "")) {
-    throw UsageError{"--out: " + folder_ + " cannot be written; name a writable folder"};
+    throw UsageError{"--out: " + folder_ + " cannot be written; name a writable folder",
+                     kExitHarness};
   }
   std::filesystem::remove(probe, error);
 }

@@ -34,7 +34,7 @@ std::string read_file(const std::string& path);
 class OutFolder {
  public:
   // `given` is the value of --out, empty if there is none. If there is one it is tried at once:
-  // UsageError naming --out if the folder cannot be made or written.
+  // UsageError naming --out, with kExitHarness, if the folder cannot be made or written.
   explicit OutFolder(const std::string& given);
 
   bool given() const { return given_; }

@@ -12,6 +12,7 @@
 #include "conformance/scenarios/scenario.h"
 #include "conformance/world/json_fields.h"
 #include "conformance/world/spec_json.h"
+#include "faults/json_document.h"
 #include "tpsync/base/errors.h"
 
 namespace tpsync::conformance {
@@ -102,12 +103,7 @@ std::string to_json(const Replay& replay) {
 }
 
 Replay replay_from_json(const std::string& text) {
-  Json json;
-  try {
-    json = Json::parse(text);
-  } catch (const Json::exception&) {
-    refuse("replay", "is not JSON");
-  }
+  const Json json = faults::parse_document(text, "replay");
   if (!json.is_object() || json.find("tpsync_replay") == json.end()) {
     refuse("tpsync_replay", "is missing: this is no replay file");
   }

@@ -17,9 +17,10 @@ enum ExitCode : int {
   kExitUsage = 64,
 };
 
-// Thrown by commands; main prints the text as one line and exits with kExitUsage.
+// Thrown by commands; main prints the text as one line and exits with the code.
 struct UsageError {
   std::string text;
+  ExitCode exit_code = kExitUsage;
 };
 
 }  // namespace tpsync::conformance

@@ -25,8 +25,10 @@ void WorldFlags::add_to(CLI::App& app) {
   add_integer(app, "--bucket-bytes", bucket_bytes, {.first = 1},
               "Packed buffer (default 1024 for models below 1 MiB, else 640 MiB)");
   add_integer(app, "--bucket-mib", bucket_mib, {1, kMibMax}, "The same in MiB");
-  app.add_flag("--gloo-only", gloo_only,
-               "Agree over Gloo alone, not over shared memory (--world process)");
+  if (std::find(worlds.begin(), worlds.end(), "process") != worlds.end()) {
+    app.add_flag("--gloo-only", gloo_only,
+                 "Agree over Gloo alone, not over shared memory (--world process)");
+  }
   app.add_flag("--phantom", phantom, "Track extents and content tags instead of bytes");
 }
 

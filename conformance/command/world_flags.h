@@ -26,6 +26,7 @@ struct WorldFlags {
   bool phantom = false;
   bool gloo_only = false;
 
+  // Flags that have a meaning in none of the worlds are left out.
   void add_to(CLI::App& app);
 
   // Loads the configuration and checks the world (world_check.h). Throws UsageError that begins

@@ -32,7 +32,12 @@ void put(std::string& out, const Value& value) {
 sockaddr_un address_of(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  TPSYNC_ASSERT(path.size() < sizeof address.sun_path);
+  if (path.size() >= sizeof address.sun_path) {
+    throw_invalid(ErrorKind::kInvalidConfig, path,
+                  "is too long for a local socket, which takes " +
+                      std::to_string(sizeof address.sun_path - 1) +
+                      " bytes; let TMPDIR name a folder with a shorter path");
+  }
   std::memcpy(address.sun_path, path.c_str(), path.size());
   return address;
 }
@@ -52,8 +57,8 @@ std::int64_t monotonic_ns() {
 }
 
 EventStream::EventStream(const std::string& socket_path, const Hello& hello) {
-  socket_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const sockaddr_un address = address_of(socket_path);
+  socket_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (socket_ < 0 ||
       connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
     fail("no harness listens at " + socket_path);
@@ -124,12 +129,18 @@ struct EventCollector::Connection {
 };
 
 EventCollector::EventCollector(std::string socket_path) : path_(std::move(socket_path)) {
-  listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   const sockaddr_un address = address_of(path_);
+  listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (listener_ < 0 ||
       bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-      listen(listener_, 256) != 0 || pipe2(wake_, O_CLOEXEC) != 0)
+      listen(listener_, 256) != 0 || (spare_ = fcntl(listener_, F_DUPFD_CLOEXEC, 0)) < 0 ||
+      pipe2(wake_, O_CLOEXEC) != 0) {
+    const int error = errno;
+    for (const int descriptor : {listener_, spare_})
+      if (descriptor >= 0) ::close(descriptor);
+    errno = error;
     fail("can't listen at " + path_);
+  }
 }
 
 void EventCollector::start() {
@@ -143,7 +154,7 @@ EventCollector::~EventCollector() {
   }
   for (const auto& connection : connections_)
     if (connection->socket >= 0) ::close(connection->socket);
-  for (const int descriptor : {listener_, wake_[0], wake_[1]})
+  for (const int descriptor : {listener_, spare_, wake_[0], wake_[1]})
     if (descriptor >= 0) ::close(descriptor);
   unlink(path_.c_str());
 }
@@ -157,10 +168,7 @@ void EventCollector::run() {
     if (poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) return;
     last = polled[1].revents != 0;
     const std::lock_guard lock(mutex_);
-    for (int made = 0; (made = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
-      connections_.push_back(std::make_unique<Connection>());
-      connections_.back()->socket = made;
-    }
+    accept_all();
     for (const auto& connection : connections_) take(*connection);
     for (const auto& connection : connections_) {
       if (!std::exchange(connection->waits, false) || connection->socket < 0) continue;
@@ -168,6 +176,33 @@ void EventCollector::run() {
       static_cast<void>(::send(connection->socket, &passed, 1, MSG_NOSIGNAL));
     }
   }
+}
+
+// Whoever cannot be taken in must not wait for an answer for ever. So one descriptor is kept back:
+// with it a connection is accepted where there is no other left, and ended.
+void EventCollector::accept_all() {
+  for (;;) {
+    int made = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    if (made >= 0) {
+      connections_.push_back(std::make_unique<Connection>());
+      connections_.back()->socket = made;
+      continue;
+    }
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    if (errno != EMFILE && errno != ENFILE) return;
+    const char* const symbol = strerrorname_np(errno);
+    failure_ = std::string("a process could not be taken in (") + symbol + ")";
+    ::close(std::exchange(spare_, -1));
+    made = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    if (made >= 0) ::close(made);
+    spare_ = fcntl(listener_, F_DUPFD_CLOEXEC, 0);
+    if (made < 0) return;
+  }
+}
+
+std::string EventCollector::failure() {
+  const std::lock_guard lock(mutex_);
+  return failure_;
 }
 
 void EventCollector::take(Connection& connection) {

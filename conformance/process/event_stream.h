@@ -58,7 +58,8 @@ class EventStream {
 // The harness's end: a thread that takes in what all processes of one world send.
 class EventCollector {
  public:
-  // Listens at `socket_path`, which must not exist. Throws RuntimeBroken kIo.
+  // Listens at `socket_path`, which must not exist. Throws InvalidInput kInvalidConfig if the path
+  // is longer than a local socket's may be (TMPDIR is too deep), RuntimeBroken kIo otherwise.
   explicit EventCollector(std::string socket_path);
   // Begins to take in. Apart from the constructor because the harness forks in between, and a
   // process forks while it has one thread.
@@ -76,6 +77,9 @@ class EventCollector {
   std::vector<Process> processes();
   // Of every process that is still connected.
   std::vector<std::int64_t> living();
+  // Why a process was turned away, such as for lack of descriptors: what was taken in does not tell
+  // the world's story then. Empty if none was.
+  std::string failure();
 
   // Ends the collection and merges everything into one trace, ordered by time. Processes are
   // numbered by role (actors, runtimes, workers), rank and start.
@@ -84,6 +88,7 @@ class EventCollector {
  private:
   struct Connection;
   void run();
+  void accept_all();
   void take(Connection& connection);
   bool parse_one(Connection& connection);
   // Who ended a process that did not end by itself, as a trace numbers them: a fault that was the
@@ -93,9 +98,11 @@ class EventCollector {
 
   std::string path_;
   int listener_ = -1;
+  int spare_ = -1;  // given up for a moment to end a connection when no other is left
   int wake_[2] = {-1, -1};
-  std::mutex mutex_;  // guards the connections' content
+  std::mutex mutex_;  // guards the connections' content, and the failure
   std::vector<std::unique_ptr<Connection>> connections_;
+  std::string failure_;
   std::thread thread_;
 };
 

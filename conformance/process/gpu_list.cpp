@@ -4,12 +4,11 @@
 
 #include <sstream>
 
-#include "conformance/process/process_world.h"
 #include "tpsync/base/errors.h"
-#include "tpsync/base/log.h"
 #include "tpsync/base/os_clock.h"
 #include "tpsync/base/os_host.h"
 #include "tpsync/base/os_process.h"
+#include "tpsync/base/testing/temporary_folder.h"
 #include "tpsync/device/cuda_device.h"
 
 namespace tpsync::conformance {
@@ -25,12 +24,12 @@ std::vector<GpuFacts> list_gpus(const std::string& runtime_program) {
   OsClock clock;
   OsHost host;
   OsProcessLauncher launcher;
-  const TemporaryFolder temporary;
+  const TemporaryFolder temporary("tpsync-gpus");
   SpawnRequest request;
   request.program = runtime_program;
   request.arguments = {"gpus"};
   request.environment = host.environment();
-  request.log_path = temporary.folder.log("gpus");
+  request.log_path = temporary.path() / "gpus.log";
   const auto child = launcher.spawn(std::move(request));
   const auto status = child->wait(Deadline::after(clock, kListLimit));
   const std::string text = child->log_tail(kListBytes);

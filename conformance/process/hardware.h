@@ -44,4 +44,8 @@ std::unique_ptr<Hardware> open_hardware(const WrittenWorld& world, int index);
 std::unique_ptr<Hardware> open_host_hardware(const WrittenWorld& world, int index);
 std::unique_ptr<Hardware> open_gpu_hardware(const WrittenWorld& world, int index);
 
+// Of a world of host memory, what Hardware::observed_lane gives, for whoever has no device in it.
+std::optional<std::int64_t> host_lane(const WorldFolder& folder, const WorldSpec& spec,
+                                      int tp_rank);
+
 }  // namespace tpsync::conformance

@@ -81,24 +81,7 @@ class HostHardware final : public Hardware {
   }
 
   std::optional<std::int64_t> observed_lane(const WorldFolder& folder, int tp_rank) override {
-    std::ifstream file(folder.resident(tp_rank));
-    pid_t pid = 0;
-    std::uintptr_t address = 0;
-    std::uint64_t bytes = 0;
-    if (!(file >> pid >> address >> bytes)) return std::nullopt;
-    std::vector<std::byte> weights(bytes);
-    const iovec local{weights.data(), bytes};
-    const iovec remote{reinterpret_cast<void*>(address), bytes};
-    if (process_vm_readv(pid, &local, 1, &remote, 1, 0) != static_cast<ssize_t>(bytes))
-      return std::nullopt;
-    const WorldSpec& spec = world_.spec;
-    const model::CanonicalPlan plan = model::plan_canonical(spec.config);
-    const model::TpLayout layout = model::plan_tp_layout(spec.config, plan, spec.tp, tp_rank);
-    std::uint64_t sum = 0;
-    for (const model::ResidentParameter& p : layout.parameters)
-      sum += judge::lane_term(judge::name_hash(p.name),
-                              XXH3_64bits(weights.data() + p.offset, p.bytes));
-    return judge::lane_token(sum);
+    return host_lane(folder, world_.spec, tp_rank);
   }
 
  private:
@@ -109,6 +92,27 @@ class HostHardware final : public Hardware {
 };
 
 }  // namespace
+
+std::optional<std::int64_t> host_lane(const WorldFolder& folder, const WorldSpec& spec,
+                                      int tp_rank) {
+  std::ifstream file(folder.resident(tp_rank));
+  pid_t pid = 0;
+  std::uintptr_t address = 0;
+  std::uint64_t bytes = 0;
+  if (!(file >> pid >> address >> bytes)) return std::nullopt;
+  std::vector<std::byte> weights(bytes);
+  const iovec local{weights.data(), bytes};
+  const iovec remote{reinterpret_cast<void*>(address), bytes};
+  if (process_vm_readv(pid, &local, 1, &remote, 1, 0) != static_cast<ssize_t>(bytes))
+    return std::nullopt;
+  const model::CanonicalPlan plan = model::plan_canonical(spec.config);
+  const model::TpLayout layout = model::plan_tp_layout(spec.config, plan, spec.tp, tp_rank);
+  std::uint64_t sum = 0;
+  for (const model::ResidentParameter& p : layout.parameters)
+    sum +=
+        judge::lane_term(judge::name_hash(p.name), XXH3_64bits(weights.data() + p.offset, p.bytes));
+  return judge::lane_token(sum);
+}
 
 std::unique_ptr<Hardware> open_host_hardware(const WrittenWorld& world, int index) {
   return std::make_unique<HostHardware>(world, index);

@@ -3,20 +3,20 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "conformance/process/child.h"
 #include "conformance/process/process_faults.h"
 #include "conformance/process/process_run.h"
 #include "conformance/process/process_world.h"
 #include "sim/trace_file.h"
 #include "tpsync/base/errors.h"
+#include "tpsync/base/testing/temporary_folder.h"
 
 namespace tpsync::conformance {
 
@@ -42,24 +42,36 @@ void run_job(ProcessOptions options, const WorldJob& job, const WorldFolder& fol
   std::ofstream(end_file(folder, number)) << end.dump();
 }
 
-pid_t fork_job(const ProcessOptions& options, const WorldJob& job, const WorldFolder& folder,
-               std::size_t number) {
-  const pid_t parent = getpid();
-  const pid_t pid = fork();
-  if (pid != 0) return pid;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  int status = 70;
-  try {
-    if (getppid() == parent) {
-      run_job(options, job, folder, number);
-      status = 0;
+// Children by number, which are killed and collected if they are left.
+class Jobs {
+ public:
+  Jobs() = default;
+  ~Jobs() {
+    for (const auto& [number, pid] : running_) {
+      kill(pid, SIGKILL);
+      waitpid(pid, nullptr, 0);
     }
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: {}\n", job.label, to_text(record_of(error)));
   }
-  fflush(nullptr);
-  _exit(status);
-}
+  Jobs(const Jobs&) = delete;
+  Jobs& operator=(const Jobs&) = delete;
+
+  void start(std::size_t number, const std::string& label, const std::function<int()>& body) {
+    running_[number] = fork_child(label, body);
+  }
+  void collect() {
+    std::erase_if(running_, [this](const auto& entry) {
+      return waitpid(entry.second, &statuses_[entry.first], WNOHANG) == entry.second;
+    });
+  }
+  std::size_t count() const { return running_.size(); }
+  bool runs(std::size_t number) const { return running_.contains(number); }
+  // Of one that ended, as waitpid gives it.
+  int status(std::size_t number) const { return statuses_.at(number); }
+
+ private:
+  std::map<std::size_t, pid_t> running_;
+  std::map<std::size_t, int> statuses_;
+};
 
 // How long the host needs to bring such a world up, about: actors, runtime and workers.
 std::int64_t starting_ns(const ProcessOptions& options, const WorldSpec& spec) {
@@ -99,23 +111,24 @@ Run ProcessRunner::result_of(const WorldJob& job, const WorldFolder& folder, std
 void ProcessRunner::run_all(const std::vector<WorldJob>& jobs,
                             const std::function<void(std::size_t job, const Run& run)>& done) {
   for (const WorldJob& job : jobs) check_plan(job.options.plan);
-  const TemporaryFolder temporary;
-  std::map<std::size_t, pid_t> running;
-  std::vector<int> statuses(jobs.size());
+  const TemporaryFolder temporary("tpsync-worlds");
+  const WorldFolder folder{temporary.path()};
+  Jobs running;
   std::int64_t next_start = 0;
   std::size_t started = 0;
   for (std::size_t next = 0; next < jobs.size();) {
-    if (started < jobs.size() && running.size() < options_.worlds_at_once &&
+    if (started < jobs.size() && running.count() < options_.worlds_at_once &&
         monotonic_ns() >= next_start) {
-      running[started] = fork_job(options_, jobs[started], temporary.folder, started);
-      next_start = monotonic_ns() + starting_ns(options_, jobs[started].spec);
-      ++started;
+      const std::size_t number = started++;
+      next_start = monotonic_ns() + starting_ns(options_, jobs[number].spec);
+      running.start(number, jobs[number].label, [&] {
+        run_job(options_, jobs[number], folder, number);
+        return 0;
+      });
     }
-    std::erase_if(running, [&](const auto& entry) {
-      return waitpid(entry.second, &statuses[entry.first], WNOHANG) == entry.second;
-    });
-    while (next < started && !running.contains(next)) {
-      done(next, result_of(jobs[next], temporary.folder, next, statuses[next]));
+    running.collect();
+    while (next < started && !running.runs(next)) {
+      done(next, result_of(jobs[next], folder, next, running.status(next)));
       ++next;
     }
     poll(nullptr, 0, 2);

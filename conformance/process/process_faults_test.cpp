@@ -3,10 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
-#include "conformance/process/process_world.h"
 #include "tpsync/base/errors.h"
+#include "tpsync/base/testing/temporary_folder.h"
 
 namespace tpsync::conformance {
 namespace {
@@ -52,7 +50,7 @@ TEST(ProcessPlans, OfFaultsOfOtherWorldsAreRefused) {
 
 TEST(SharedFaultState, IsOneForAllWhoOpenIt) {
   const TemporaryFolder temporary;
-  const std::string path = temporary.folder.fault_state();
+  const std::string path = temporary.path() / "state";
   const SharedFaultState mine = SharedFaultState::create(path);
   const SharedFaultState other = SharedFaultState::open(path);
   EXPECT_EQ(mine.applied(), 0u);
@@ -65,9 +63,9 @@ TEST(SharedFaultState, IsOneForAllWhoOpenIt) {
 
 TEST(SharedFaultState, IsNotMadeOverAnother) {
   const TemporaryFolder temporary;
-  const SharedFaultState state = SharedFaultState::create(temporary.folder.fault_state());
-  EXPECT_THROW(SharedFaultState::create(temporary.folder.fault_state()), RuntimeBroken);
-  EXPECT_THROW(SharedFaultState::open(temporary.folder.path / "none"), RuntimeBroken);
+  const SharedFaultState state = SharedFaultState::create(temporary.path() / "state");
+  EXPECT_THROW(SharedFaultState::create(temporary.path() / "state"), RuntimeBroken);
+  EXPECT_THROW(SharedFaultState::open(temporary.path() / "none"), RuntimeBroken);
 }
 
 }  // namespace

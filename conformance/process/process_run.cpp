@@ -8,19 +8,19 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <set>
 
+#include "conformance/process/child.h"
 #include "conformance/process/event_stream.h"
 #include "conformance/process/hardware.h"
 #include "conformance/process/process_world.h"
+#include "conformance/process/world_groups.h"
 #include "conformance/world/actor.h"
 #include "conformance/world/claimed_uuid.h"
-#include "tpsync/collective/gloo_control_group.h"
-#include "tpsync/collective/lane_control_group.h"
-#include "tpsync/collective/os_shared_words.h"
+#include "tpsync/base/errors.h"
+#include "tpsync/base/testing/temporary_folder.h"
 #include "tpsync/device/host_device.h"
 #include "tpsync/device/host_memory.h"
 #include "tpsync/rollout/environment.h"
@@ -44,51 +44,6 @@ struct ActorSetting {
   const std::string& runtime_program;
 };
 
-// The groups of one actor: each time all actors ask, they meet under the next name.
-class Groups {
- public:
-  Groups(const ActorSetting& setting, int rank, ProcessSeams& seams, Hardware& hardware)
-      : setting_(setting), rank_(rank), seams_(seams), world_(seams.world()), hardware_(hardware) {}
-
-  std::unique_ptr<collective::ControlGroup> control() {
-    const std::uint64_t number = controls_++;
-    std::unique_ptr<collective::ControlGroup> group = meet("control", number);
-    if (setting_.world.spec.shared_lane)
-      group = open_lane(std::move(group), world_, words_,
-                        Deadline::after(world_.clock, setting_.world.spec.sync.control_timeout))
-                  .group;
-    return seams_.group(std::move(group), 2 * number + 1);
-  }
-  std::unique_ptr<collective::ShardGroup> shards() {
-    const std::uint64_t number = shards_++;
-    const auto meeting = meet("shards", number);
-    auto group = hardware_.join_shards(
-        *meeting, world_, Deadline::after(world_.clock, setting_.world.spec.sync.control_timeout));
-    return seams_.group(std::move(group), 2 * number);
-  }
-
- private:
-  std::unique_ptr<collective::GlooControlGroup> meet(const std::string& name,
-                                                     std::uint64_t number) {
-    collective::GlooControlOptions options;
-    options.meeting.rank = rank_;
-    options.meeting.size = setting_.world.spec.actors;
-    options.meeting.group = fmt::format("{}-{}", name, number);
-    options.meeting.folder = setting_.folder.path;
-    options.timeout = setting_.world.spec.sync.control_timeout;
-    return std::make_unique<collective::GlooControlGroup>(options, world_);
-  }
-
-  const ActorSetting& setting_;
-  int rank_;
-  ProcessSeams& seams_;
-  World world_;
-  Hardware& hardware_;
-  collective::OsSharedWordsFactory words_;
-  std::uint64_t controls_ = 0;
-  std::uint64_t shards_ = 0;
-};
-
 // Of the runtime, whose workers get the same.
 Environment environment_of(Host& host, const WrittenWorld& world) {
   std::vector<std::string> devices;
@@ -107,14 +62,16 @@ int run_actor(const ActorSetting& setting, int rank, std::int64_t parent) {
   if (!spec.actor_uuids.empty())
     device = &claimed.emplace(*device, spec.actor_uuids[static_cast<std::size_t>(rank)]);
   {
-    Groups groups(setting, rank, seams, *hardware);
+    WorldGroups groups(setting.folder, spec, rank, seams.world(), *hardware);
+    std::uint64_t controls = 0;
+    std::uint64_t shards = 0;
     ActorPorts ports{.world = seams.world(),
                      .device = *device,
                      .rank = rank,
                      .recorder = seams.recorder(),
                      .content = hardware->content()};
-    ports.join_control = [&] { return groups.control(); };
-    ports.join_shards = [&] { return groups.shards(); };
+    ports.join_control = [&] { return seams.group(groups.control(), 2 * controls++ + 1); };
+    ports.join_shards = [&] { return seams.group(groups.shards(), 2 * shards++); };
     ports.runtime = [&](std::int64_t version) {
       SpawnRequest request;
       request.program = setting.runtime_program;
@@ -147,22 +104,6 @@ int run_actor(const ActorSetting& setting, int rank, std::int64_t parent) {
   }
   seams.goodbye(0);
   return 0;
-}
-
-// Forks an actor, which never returns from here.
-pid_t fork_actor(const ActorSetting& setting, int rank) {
-  const pid_t harness = getpid();
-  const pid_t pid = fork();
-  if (pid != 0) return pid;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  int status = 70;
-  try {
-    if (getppid() == harness) status = run_actor(setting, rank, harness);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "actor {}: {}\n", rank, to_text(record_of(error)));
-  }
-  fflush(nullptr);
-  _exit(status);
 }
 
 // Waits until every actor has ended. What a fault stopped would stay for ever: when all others are
@@ -302,7 +243,9 @@ std::int64_t longest_run(const WorldSpec& spec) {
 
 }  // namespace
 
-ProcessRunner::ProcessRunner(ProcessOptions options) : options_(std::move(options)) {}
+ProcessRunner::ProcessRunner(ProcessOptions options) : options_(std::move(options)) {
+  collect_children();
+}
 ProcessRunner::~ProcessRunner() = default;
 
 Run ProcessRunner::run(const WorldSpec& spec, const SimOptions& options, const Script& script) {
@@ -319,8 +262,8 @@ Run ProcessRunner::run(const WorldSpec& spec, const SimOptions& options, const S
   gpus.resize(std::min(gpus.size(), devices));
   Run run;
   trace_.clear();
-  const TemporaryFolder temporary;
-  const WorldFolder& folder = temporary.folder;
+  const TemporaryFolder temporary("tpsync-world");
+  const WorldFolder folder{temporary.path()};
   const auto memory = device::HostMemory::create();
   const std::uint64_t bytes = spec.device_bytes != 0 ? spec.device_bytes : kAmpleDevice;
   for (std::size_t i = 0; i < devices; ++i)
@@ -332,8 +275,17 @@ Run ProcessRunner::run(const WorldSpec& spec, const SimOptions& options, const S
   Adoption adoption;
   EventCollector collector(folder.events());
   const ActorSetting setting{folder, written, options, script, options_.runtime_program};
+  const pid_t harness = getpid();
   std::vector<pid_t> actors;
-  for (int rank = 0; rank < spec.actors; ++rank) actors.push_back(fork_actor(setting, rank));
+  try {
+    for (int rank = 0; rank < spec.actors; ++rank)
+      actors.push_back(fork_child(fmt::format("actor {}", rank),
+                                  [&] { return run_actor(setting, rank, harness); }));
+  } catch (const Error&) {
+    for (const pid_t actor : actors) kill(actor, SIGKILL);
+    adoption.wait_for_all();
+    throw;
+  }
   collector.start();
   ActorWait wait(actors, collector);
   const bool in_time =
@@ -345,7 +297,9 @@ Run ProcessRunner::run(const WorldSpec& spec, const SimOptions& options, const S
   trace_.parameters = trace_parameters(spec, options, world()) + kParameters;
   add_counter(trace_, "processes.live", left);
   add_devices(trace_, *memory, spec, bytes);
-  if (!in_time) {
+  if (const std::string failure = collector.failure(); !failure.empty()) {
+    run.end = {sim::RunResult::Kind::kHarnessError, "the harness: " + failure, 0};
+  } else if (!in_time) {
     run.end = {sim::RunResult::Kind::kHang, "an actor did not come to its end", 0};
   } else {
     for (std::size_t i = 0; i < actors.size(); ++i) {

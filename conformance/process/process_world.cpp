@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -11,26 +12,16 @@
 
 namespace tpsync::conformance {
 
-TemporaryFolder::TemporaryFolder() {
-  std::error_code error;
-  std::string pattern = std::filesystem::temp_directory_path(error) / "tpsync-world-XXXXXX";
-  if (error || mkdtemp(pattern.data()) == nullptr)
-    throw_broken(ErrorKind::kIo, pattern, "this folder can't be made");
-  folder.path = pattern;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(folder.path, ignored);
-}
-
 void write_world(const WorldFolder& folder, const WrittenWorld& world) {
   nlohmann::ordered_json json;
   add_spec(json, world.spec);
   json["faults"] = nlohmann::ordered_json::parse(faults::to_json(world.plan));
   json["account"] = world.account;
   json["gpus"] = world.gpus;
-  std::ofstream(folder.spec()) << json.dump();
+  std::ofstream file(folder.spec());
+  file << json.dump();
+  file.close();
+  if (!file) throw_broken(ErrorKind::kIo, folder.spec(), "can't be written");
 }
 
 WrittenWorld read_world(const WorldFolder& folder) {
@@ -47,6 +38,15 @@ std::vector<std::string> runtime_arguments(const WorldFolder& folder, const std:
 std::vector<std::string> worker_arguments(const WorldFolder& folder, const std::string& version,
                                           int rank) {
   return {"worker", folder.path.string(), version, std::to_string(rank)};
+}
+
+std::int64_t number_in(const std::string& argument) {
+  std::int64_t number = 0;
+  const char* const end = argument.data() + argument.size();
+  const auto [stop, error] = std::from_chars(argument.data(), end, number);
+  if (error != std::errc() || stop != end)
+    throw_invalid(ErrorKind::kInvalidConfig, argument, "is no number");
+  return number;
 }
 
 faults::PeerName peer_of(const SpawnRequest& request) {

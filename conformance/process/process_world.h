@@ -26,17 +26,6 @@ struct WorldFolder {
   std::string log(const std::string& who) const { return path / (who + ".log"); }
 };
 
-// A new one under the system's folder for temporary files; gone, with its content, in the end.
-class TemporaryFolder {
- public:
-  // Throws RuntimeBroken kIo.
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  WorldFolder folder;
-};
-
 // What the harness tells the processes of a world: the world, its faults, where its device memory
 // is accounted for, and what its devices are.
 struct WrittenWorld {
@@ -45,6 +34,7 @@ struct WrittenWorld {
   std::string account;
   std::vector<std::string> gpus;  // UUIDs, one per device; empty: host memory serves as devices
 };
+// Throws RuntimeBroken kIo.
 void write_world(const WorldFolder& folder, const WrittenWorld& world);
 WrittenWorld read_world(const WorldFolder& folder);
 
@@ -52,6 +42,8 @@ WrittenWorld read_world(const WorldFolder& folder);
 std::vector<std::string> runtime_arguments(const WorldFolder& folder, const std::string& version);
 std::vector<std::string> worker_arguments(const WorldFolder& folder, const std::string& version,
                                           int rank);
+// Of such an argument. Throws InvalidInput kInvalidConfig for what is no number.
+std::int64_t number_in(const std::string& argument);
 faults::PeerName peer_of(const SpawnRequest& request);
 
 // The seams of one process. Lives in its main function.

@@ -279,6 +279,18 @@ TEST_F(OsProcess, KillTreeEndsAGrandchildWhoseLeaderIsGone) {
   }
 }
 
+TEST_F(OsProcess, ChildrenEndAlsoWhereTheParentIgnoresTheirEnds) {
+  const auto before = ::signal(SIGCHLD, SIG_IGN);
+  const auto child = spawn({"exit", "7"});
+  EXPECT_EQ(child->wait(soon()), (ExitStatus{false, -1}));
+  EXPECT_FALSE(child->group_alive());
+  const auto stubborn = spawn({"ignore-term"});
+  EXPECT_EQ(read_text(true), "ready");
+  EXPECT_TRUE(kill_tree(*stubborn, clock_, short_budget()));
+  EXPECT_FALSE(stubborn->signal_group(Signal::kKill));
+  ::signal(SIGCHLD, before);
+}
+
 TEST_F(OsProcess, KillTreeOfAnEndedChildIsDoneAndMayBeRepeated) {
   const auto child = spawn({"exit", "0"});
   EXPECT_TRUE(child->wait(soon()).has_value());

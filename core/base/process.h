@@ -44,7 +44,9 @@ class Process {
   virtual std::int64_t pid() const = 0;
 
   // Blocks until the process ended or the deadline passed (nullopt). A child's status is
-  // remembered, so that it may be asked for again; for an attached process it is {false, 0}.
+  // remembered, so that it may be asked for again; for an attached process it is {false, 0}, and
+  // for a child that somebody else has collected {false, -1}: the system, where this process
+  // ignores SIGCHLD, or a wait() of it for any child.
   virtual std::optional<ExitStatus> wait(Deadline deadline) noexcept = 0;
 
   // Signals every process of the group that this child leads; false if no member is left. Only for

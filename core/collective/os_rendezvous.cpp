@@ -362,10 +362,15 @@ std::vector<ByteBuffer> Rendezvous::serve(ByteView blob, Deadline deadline) {
       if (!peers[rank]) return static_cast<int>(rank);
     return -1;
   };
+  Pace pace(clock_);
   while (missing() >= 0) {
-    if (!ready(clock_, listening, POLLIN, deadline)) give_up(missing());
+    if (!ready(clock_, listening, POLLIN, deadline) || deadline.passed(clock_.now()))
+      give_up(missing());
     Socket peer(accept4(listening.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!peer) continue;
+    if (!peer) {
+      pace.rest(deadline);  // it stays ready where this process has no descriptor left
+      continue;
+    }
     const auto patience = deadline.earlier(Deadline::after(clock_, std::chrono::seconds(5)));
     const auto said = receive_blob(clock_, peer, patience);
     if (!said) continue;

@@ -2,7 +2,13 @@
 #include "tpsync/collective/os_rendezvous.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 
 #include "tpsync/collective/testing/gloo_ranks.h"
@@ -80,6 +86,40 @@ TEST_F(GlooRendezvous, ARankThatDoesNotComeIsNamedAtTheDeadline) {
   expect_lost(failure_of([&] { at_port_0.meet({}, Deadline::at(clock_.now())); }), 1);
   Rendezvous at_port_2(at_port(2, 3, 29732), clock_, world_.world().random);
   expect_lost(failure_of([&] { at_port_2.meet({}, Deadline::at(clock_.now())); }), 0);
+}
+
+TEST_F(GlooRendezvous, ARankZeroThatHasNoDescriptorForItsPeersGivesUpAtTheDeadline) {
+  const int peer = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int next = dup(peer);  // the lowest number that is free
+  ASSERT_EQ(close(next), 0);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit room_to_listen = before;
+  room_to_listen.rlim_cur = static_cast<rlim_t>(next) + 1;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &room_to_listen), 0);
+  Rendezvous rendezvous(at_port(0, 2, 29733), clock_, world_.world().random);
+  std::optional<ErrorRecord> error;
+  std::atomic<bool> ended{false};
+  const auto rank0 = threads_.spawn("rank", [&] {
+    attempt(error,
+            [&] { rendezvous.meet({}, Deadline::after(clock_, std::chrono::milliseconds(500))); });
+    ended.store(true);
+  });
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(29733);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  bool connected = false;
+  while (!connected && !ended.load()) {
+    connected = connect(peer, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+    sched_yield();
+  }
+  rank0->join();
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  close(peer);
+  EXPECT_TRUE(connected);
+  ASSERT_TRUE(error);
+  expect_lost(*error, 1);
 }
 
 TEST_F(GlooRendezvous, OptionsThatCannotWorkAreRefused) {

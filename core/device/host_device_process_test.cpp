@@ -2,7 +2,6 @@
 // what is left when one of them is killed. Peers are host_device_process_test_child.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <array>
 #include <filesystem>
@@ -11,6 +10,7 @@
 #include <sstream>
 
 #include "tpsync/base/errors.h"
+#include "tpsync/base/testing/temporary_folder.h"
 #include "tpsync/device/handles.h"
 #include "tpsync/device/host_device.h"
 #include "tpsync/device/testing/device_peer.h"
@@ -43,17 +43,6 @@ AllocationRequest request(std::uint64_t bytes, RegionKind kind = RegionKind::kPl
   if (kind == RegionKind::kSleepable) result.tag = "weights";
   return result;
 }
-
-struct TemporaryFolder {
-  TemporaryFolder() {
-    std::string name = std::filesystem::temp_directory_path() / "tpsync-device-XXXXXX";
-    path = mkdtemp(name.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::filesystem::path path;
-};
 
 class HostDeviceProcesses : public testing::Test, protected DevicePeers {
  protected:
@@ -274,7 +263,7 @@ TEST_F(HostDeviceProcesses, UsersOfOneAccountNeverGetMoreThanThereIs) {
   for (int i = 0; i < 4; ++i) peers.push_back(join());
   const TemporaryFolder folder;
   // Of 1000 bytes: one has room.
-  for (Peer& peer : peers) tell(peer, "hammer 2000 600 1 " + folder.path.string());
+  for (Peer& peer : peers) tell(peer, "hammer 2000 600 1 " + folder.path().string());
   for (Peer& peer : peers) EXPECT_THAT(answer_of(peer), MatchesRegex("ok [0-9]+"));
   EXPECT_EQ(free_bytes(), kTotal);
 }
@@ -284,7 +273,7 @@ TEST_F(HostDeviceProcesses, AccountStaysUsableWhereverItsUsersAreKilled) {
     std::vector<Peer> peers;
     for (int i = 0; i < 2; ++i) peers.push_back(join());
     const TemporaryFolder folder;
-    for (Peer& peer : peers) tell(peer, "hammer 100000000 100 9 " + folder.path.string());
+    for (Peer& peer : peers) tell(peer, "hammer 100000000 100 9 " + folder.path().string());
     for (int i = 0; i < 50; ++i) allocate(*own_, request(100));
     for (Peer& peer : peers) kill(peer);
     EXPECT_EQ(free_bytes(), kTotal);
@@ -306,7 +295,7 @@ TEST_F(HostDeviceProcesses, OpenedAccountOutlivesItsMakerAndEndsWithItsLastUser)
 
 class AccountFile : public testing::Test {
  protected:
-  std::string path() const { return folder_.path / "account"; }
+  std::string path() const { return folder_.path() / "account"; }
   static void expect_refused(const std::string& path) {
     const ErrorRecord record = failure_of([&] { HostMemory::open(path); });
     EXPECT_EQ(record.kind, ErrorKind::kInvalidConfig);
@@ -332,7 +321,7 @@ TEST_F(AccountFile, IsSharedByPathAndRemovedByItsMaker) {
   EXPECT_TRUE(std::filesystem::exists(path())) << "whoever opened it removes nothing";
   EXPECT_EQ(failure_of([&] { HostMemory::create(path()); }).kind, ErrorKind::kInvalidConfig);
   made.reset();
-  EXPECT_TRUE(std::filesystem::is_empty(folder_.path));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }
 
 TEST_F(AccountFile, AnotherFileInItsPlaceIsLeftAlone) {
@@ -344,13 +333,13 @@ TEST_F(AccountFile, AnotherFileInItsPlaceIsLeftAlone) {
 }
 
 TEST_F(AccountFile, CannotBeMadeInAFolderThatIsNotThere) {
-  EXPECT_EQ(failure_of([&] { HostMemory::create(folder_.path / "none" / "account"); }).kind,
+  EXPECT_EQ(failure_of([&] { HostMemory::create(folder_.path() / "none" / "account"); }).kind,
             ErrorKind::kInvalidConfig);
 }
 
 TEST_F(AccountFile, WrongTruncatedAndForeignFilesAreRefused) {
-  expect_refused(path());        // nothing there
-  expect_refused(folder_.path);  // a folder
+  expect_refused(path());          // nothing there
+  expect_refused(folder_.path());  // a folder
   expect_refused("/dev/null");
   std::ofstream(path()) << "text";
   expect_refused(path());

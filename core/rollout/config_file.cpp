@@ -317,6 +317,28 @@ void read_section(Section& document, const std::string& name, std::string_view o
   section.refuse_unknown();
 }
 
+// The key of what a check refuses: options of the sync have other names in a file, and know of no
+// section.
+std::string key_of(std::string_view subject) {
+  for (const std::string_view section : {"rollout.", "sync.", "trainer."})
+    if (subject.starts_with(section)) return std::string(subject);
+  if (subject == "bucket_bytes") return "sync.bucket_size_mb";
+  if (subject == "control_timeout") return "sync.control_timeout_s";
+  return fmt::format("sync.{}", subject);
+}
+
+template <typename Check>
+void check_file(const std::string& path, const Check& check) {
+  try {
+    check();
+  } catch (const InvalidInput& error) {
+    ErrorRecord record = error.record();
+    record.subject = key_of(record.subject);
+    record.detail = fmt::format("{}: {}", path, record.detail);
+    throw InvalidInput(std::move(record));
+  }
+}
+
 double in_seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 }  // namespace
@@ -361,10 +383,12 @@ ConfigFile load_config(const std::string& path) {
     throw_invalid(ErrorKind::kInvalidConfig, "config",
                   fmt::format("{}: cannot be read, or is larger than 1 MiB", path));
   ConfigFile config = parse_config(text, path);
-  check_config(config.rollout,
-               std::filesystem::exists(config.rollout.pretrained_model_ckpt_path, error));
-  sync::check_options(config.sync);
-  check_budgets(config);
+  check_file(path, [&] {
+    check_config(config.rollout,
+                 std::filesystem::exists(config.rollout.pretrained_model_ckpt_path, error));
+    sync::check_options(config.sync);
+    check_budgets(config);
+  });
   return config;
 }
 

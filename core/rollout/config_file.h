@@ -34,7 +34,8 @@ struct ConfigFile {
 ConfigFile parse_config(std::string_view text, std::string_view origin);
 
 // Reads the file, parses it and checks everything: check_config, check_options, check_budgets.
-// Throws InvalidInput kInvalidConfig, also if the file can't be read.
+// Throws InvalidInput kInvalidConfig, subject the key path and the file's path in the detail, also
+// if the file can't be read (subject "config").
 ConfigFile load_config(const std::string& path);
 
 // Outer budgets exceed inner ones. Throws InvalidInput kInvalidConfig, in order:

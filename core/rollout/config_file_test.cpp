@@ -276,6 +276,7 @@ TEST(ConfigFile, ALoadedFileIsCheckedAsAWhole) {
     try {
       load_config(path);
     } catch (const InvalidInput& error) {
+      EXPECT_THAT(error.record().detail, HasSubstr(path));
       return error.record().subject;
     }
     return "";
@@ -284,7 +285,11 @@ TEST(ConfigFile, ALoadedFileIsCheckedAsAWhole) {
             "rollout.model_revision");
   EXPECT_EQ(refused("rollout: {pretrained_model_ckpt_path: /}"), "");
   EXPECT_EQ(refused("rollout: {pretrained_model_ckpt_path: /}\nsync: {bucket_size_mb: 0}"),
-            "bucket_bytes");
+            "sync.bucket_size_mb");
+  EXPECT_EQ(refused("rollout: {pretrained_model_ckpt_path: /}\nsync: {control_timeout_s: 0}"),
+            "sync.control_timeout_s");
+  EXPECT_EQ(refused("rollout: {pretrained_model_ckpt_path: /}\nsync: {last_committed_version: -1}"),
+            "sync.last_committed_version");
   EXPECT_EQ(refused("rollout: {pretrained_model_ckpt_path: /}\nsync: {control_timeout_s: 310}"),
             "sync.control_timeout_s");
   std::remove(path.c_str());

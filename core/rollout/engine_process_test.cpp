@@ -2,7 +2,6 @@
 // and that nothing of the runtime's tree is left.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
@@ -13,6 +12,7 @@
 
 #include "tpsync/base/os_world.h"
 #include "tpsync/base/spdlog_sink.h"
+#include "tpsync/base/testing/temporary_folder.h"
 #include "tpsync/rollout/engine.h"
 
 namespace tpsync::rollout {
@@ -30,13 +30,6 @@ struct Way {
 
 class EngineAndProcess : public testing::Test {
  protected:
-  EngineAndProcess() {
-    std::string folder = (std::filesystem::temp_directory_path() / "tpsync-XXXXXX").string();
-    if (mkdtemp(folder.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    folder_ = folder;
-  }
-  ~EngineAndProcess() override { std::filesystem::remove_all(folder_); }
-
   EngineOptions options(const std::string& way, const std::string& at) {
     EngineOptions options;
     options.tp_size = 2;
@@ -55,7 +48,7 @@ class EngineAndProcess : public testing::Test {
     return way == "silence" || way == "stubborn" || way == "half_head" || way == "half_frame";
   }
 
-  std::string log() const { return folder_ / "log"; }
+  std::string log() const { return folder_.path() / "log"; }
 
   // Every process that the runtime said it was, or left behind.
   void expect_gone() const {
@@ -88,7 +81,7 @@ class EngineAndProcess : public testing::Test {
 
   const std::unique_ptr<Log> log_ = make_spdlog_log({.minimum = LogLevel::kError});
   OsWorld os_{*log_};
-  std::filesystem::path folder_;
+  TemporaryFolder folder_;
 };
 
 // Ways of every reply, whatever it answers.

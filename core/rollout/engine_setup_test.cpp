@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -20,6 +19,7 @@
 #include "tpsync/base/errors.h"
 #include "tpsync/base/os_world.h"
 #include "tpsync/base/spdlog_sink.h"
+#include "tpsync/base/testing/temporary_folder.h"
 #include "tpsync/rollout/environment.h"
 
 namespace tpsync::rollout {
@@ -190,13 +190,6 @@ class Variable {
 
 class SpawnedEnvironment : public testing::Test {
  protected:
-  SpawnedEnvironment() {
-    std::string folder = (std::filesystem::temp_directory_path() / "tpsync-XXXXXX").string();
-    if (mkdtemp(folder.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    folder_ = folder;
-  }
-  ~SpawnedEnvironment() override { std::filesystem::remove_all(folder_); }
-
   // The trainer's environment of a rank that sees one device.
   const Variable secret_{"TPSYNC_TEST_SECRET", "of the trainer alone"};
   const Variable rank_{"RANK", "3"};
@@ -207,20 +200,20 @@ class SpawnedEnvironment : public testing::Test {
   const Variable two_lines_{"TORCH_TEST_TEXT", "a = 1\nb"};
   const std::unique_ptr<Log> log_ = make_spdlog_log({.minimum = LogLevel::kError});
   OsWorld os_{*log_};
-  std::filesystem::path folder_;
+  TemporaryFolder folder_;
 
   // A runtime that lists its environment and ends.
   EngineOptions options() {
     RuntimeProgram runtime;
     runtime.path = "/usr/bin/env";
     runtime.arguments = {"-0"};
-    runtime.log_path = folder_ / "log";
+    runtime.log_path = folder_.path() / "log";
     runtime.extra_environment = {{"HF_HOME", "/models"}};
     return engine_options(config_of(2), placed(2)[0], runtime, os_.world().host.environment());
   }
 
   Environment listed() const {
-    std::ifstream file(folder_ / "log", std::ios::binary);
+    std::ifstream file(folder_.path() / "log", std::ios::binary);
     Environment variables;
     for (std::string entry; std::getline(file, entry, '\0');) {
       const std::size_t end = entry.find('=');

@@ -14,6 +14,7 @@
 
 #include "tpsync/base/errors.h"
 #include "tpsync/base/os_world.h"
+#include "tpsync/base/testing/temporary_folder.h"
 #include "tpsync/collective/gloo_control_group.h"
 
 namespace tpsync::collective::fakes {
@@ -47,13 +48,6 @@ inline ByteBuffer patterned(std::size_t rank, std::size_t size) {
 class GlooRanks : public testing::Test {
  protected:
   using Body = std::function<void(GlooControlGroup&)>;
-
-  GlooRanks() {
-    std::string name = testing::TempDir() + "tpsync-gloo-XXXXXX";
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  ~GlooRanks() override { std::filesystem::remove_all(folder_); }
 
   // A bound on hanging, not an expectation.
   Deadline in_an_hour() { return Deadline::after(clock_, std::chrono::hours(1)); }
@@ -131,7 +125,8 @@ class GlooRanks : public testing::Test {
   OsWorld world_{log_};
   OsClock clock_;
   OsThreads threads_;
-  std::string folder_;
+  TemporaryFolder temporary_;
+  std::string folder_ = temporary_.path();
   std::string group_ = "test";
   std::unique_ptr<Channel> channel_;
 };

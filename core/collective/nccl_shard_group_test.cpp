@@ -36,6 +36,7 @@ class Environment final : public ForwardingHost {
  public:
   Environment(Host& inner, std::optional<std::string> multicast, std::optional<std::string> policy)
       : ForwardingHost(inner), multicast_(std::move(multicast)), policy_(std::move(policy)) {}
+  using ForwardingHost::environment;
   std::optional<std::string> environment(std::string_view name) override {
     if (name == "NCCL_NVLS_ENABLE") return multicast_;
     if (name == "NCCL_CTA_POLICY") return policy_;

@@ -67,6 +67,9 @@ BuildParts build_parts() {
   const std::vector<std::string> built = built_worlds();
   parts.gloo = std::find(built.begin(), built.end(), "process") != built.end();
   parts.gpu_world = std::find(built.begin(), built.end(), "gpu") != built.end();
+#ifdef TPSYNC_HAVE_CUDA
+  parts.cuda = true;
+#endif
   parts.sanitizer = TPSYNC_SANITIZER;
   parts.test_runtime = test_runtime_program();
   std::error_code error;
@@ -120,8 +123,12 @@ int doctor(bool as_json) {
   std::vector<WorldAnswer> answers;
   for (const char* world : {"sim", "process", "gpu"}) answers.push_back(ask(world, checks));
   fmt::print("{}", as_json ? dumped(to_json(checks, answers)) : text_of(checks, answers));
-  const bool complete = std::all_of(answers.begin(), answers.end(), [](const WorldAnswer& answer) {
-    return answer.runs || !answer.built;
+  // A machine without a GPU lacks nothing that it should have.
+  const bool gpus = std::any_of(checks.begin(), checks.end(), [](const MachineCheck& check) {
+    return check.what == kGpuDriver && check.state == MachineState::kOk;
+  });
+  const bool complete = std::all_of(answers.begin(), answers.end(), [&](const WorldAnswer& answer) {
+    return answer.runs || !answer.built || (answer.world == "gpu" && !gpus);
   });
   return complete ? kExitPassed : kExitEnvironment;
 }

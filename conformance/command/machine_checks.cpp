@@ -368,7 +368,7 @@ MachineCheck missing_for_gpus(MachineCheck check, const std::string& found, cons
 }
 
 MachineCheck driver(bool gpu_world) {
-  MachineCheck check = of_gpus("GPU driver", "device memory that processes share");
+  MachineCheck check = of_gpus(std::string(kGpuDriver), "device memory that processes share");
   const auto version = first_line("/proc/driver/nvidia/version");
   std::size_t devices = 0;
   std::error_code error;
@@ -426,9 +426,17 @@ MachineCheck nccl_libraries() {
   return ok(std::move(check), found.empty() ? "none" : found);
 }
 
+MachineCheck gpu_part(const char* name, const char* why, bool built) {
+  MachineCheck check = of_gpus(std::string(name) + " part", why);
+  if (built) return ok(std::move(check), "built in");
+  return missing(std::move(check), "not in this build; needed only for --world gpu",
+                 fmt::format("cmake -S . -B build -DTPSYNC_{}=ON", name));
+}
+
 // No command adds to a build what its version has no code for.
 MachineCheck absent_part(const char* name, const char* why) {
-  return missing(of_gpus(std::string(name) + " part", why), "this version has none", "");
+  MachineCheck check{.what = std::string(name) + " part", .why = why};
+  return missing(std::move(check), "this version has none", "");
 }
 
 std::vector<MachineCheck> address_space(const std::string& sanitizer) {
@@ -487,8 +495,8 @@ std::vector<MachineCheck> check_machine(const BuildParts& parts) {
   checks.push_back(driver(parts.gpu_world));
   checks.push_back(toolkit(parts.gpu_world));
   checks.push_back(nccl_libraries());
-  checks.push_back(absent_part("CUDA", "weights in device memory"));
-  checks.push_back(absent_part("NCCL", "weights between GPUs"));
+  checks.push_back(gpu_part("CUDA", "weights in device memory", parts.cuda));
+  checks.push_back(gpu_part("NCCL", "weights between GPUs", parts.gpu_world));
   checks.push_back(absent_part("LibTorch", "executes the model"));
   return checks;
 }

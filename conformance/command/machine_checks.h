@@ -25,10 +25,14 @@ struct MachineCheck {
   std::vector<std::string> needed_by;  // worlds that cannot run without it
 };
 
+// The check that is ok where the machine has a GPU.
+inline constexpr std::string_view kGpuDriver = "GPU driver";
+
 // What the build was made with.
 struct BuildParts {
   bool gloo = false;
-  bool gpu_world = false;    // what GPUs need is worth mending
+  bool cuda = false;
+  bool gpu_world = false;    // with NCCL too: what GPUs need is worth mending
   std::string sanitizer;     // "address", "thread" or empty
   std::string test_runtime;  // the program's path
   std::string temporary;     // the folder for temporary files, as the worlds take it

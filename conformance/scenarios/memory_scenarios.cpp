@@ -236,7 +236,7 @@ std::vector<Scenario> memory_scenarios() {
        {"TPS-DATA-03"},
        needs_equal_worlds,
        late_copies,
-       "host memory is copied at once"},
+       "a real device says itself when its copies land"},
   };
 }
 

@@ -20,6 +20,8 @@ constexpr std::string_view kShardSubject = "shard group";
 
 // Between looks at the control group; what a peer says is known at once.
 constexpr Duration kGroupLook = std::chrono::milliseconds(10);
+// From the loss of a killed process's files to its end, at most.
+constexpr Duration kPeerDying = std::chrono::milliseconds(200);
 // Between looks for peers that died, while nothing is waited for but them.
 constexpr Duration kDeathLook = std::chrono::milliseconds(50);
 
@@ -557,11 +559,14 @@ void PeerCopyShardGroup::Impl::look_out(Watch& watch) {
 }
 
 // A rank's buffer that can't be opened because the rank has died is a lost peer, as soon as the
-// control group knows.
+// control group knows. A process that is being killed loses its files a moment before it has ended.
 void PeerCopyShardGroup::Impl::explain_end_of(std::size_t rank, Watch& watch) {
+  const Deadline dying = Deadline::after(clock_, kPeerDying);
   const Deadline until = Deadline::after(clock_, kPeerCopyExplanation);
+  bool ended = false;
   for (TimePoint now = clock_.now(); !until.passed(now); now = clock_.now()) {
-    if (!processes_[rank] || !processes_[rank]->wait(Deadline::at(now))) return;
+    ended = ended || (processes_[rank] && processes_[rank]->wait(Deadline::at(now)));
+    if (!ended && dying.passed(now)) return;
     look_out(watch);
     clock_.sleep_until(now + kGroupLook);
   }

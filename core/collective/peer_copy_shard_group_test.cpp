@@ -347,6 +347,7 @@ TEST_F(PeerCopies, ABufferOnAnotherDeviceThanItsRankNamedIsAMismatch) {
                 "the handle of this rank's buffer opened memory of device gpu-1, the rank is on "
                 "gpu-3");
     }
+    rank.control.all_gather({}, in_an_hour());  // nobody leaves before the other has looked
     rank.give_back(region, in_an_hour());
   }));
 }

@@ -5,6 +5,8 @@ root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
 # Headers are most of what compiling costs, so sources are compiled several to a unit.
 unity=(-DCMAKE_UNITY_BUILD=ON)
+# Only what simulated worlds need.
+simulated=(-DTPSYNC_CUDA=OFF -DTPSYNC_NCCL=OFF -DTPSYNC_GLOO=OFF)
 
 say() { printf '%s\n' "-- $*"; }
 die() {

@@ -6,15 +6,17 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "conformance/command/commands.h"
 #include "conformance/command/integer.h"
+#include "conformance/command/shard.h"
 #include "conformance/command/usage.h"
 #include "conformance/command/world_flags.h"
 #include "conformance/explore/explorer.h"
+#include "conformance/explore/random_plans.h"
 #include "conformance/judge/content.h"
 #include "conformance/scenarios/scripts.h"
-#include "conformance/world/operations.h"
 
 namespace tpsync::conformance {
 
@@ -28,21 +30,6 @@ struct HashFlags {
   std::optional<std::uint64_t> plans;  // 1000
   std::string shard = "0/1";
 };
-
-struct Shard {
-  std::uint64_t index = 0;
-  std::uint64_t count = 1;
-};
-
-Shard parse_shard(const std::string& text) {
-  const std::size_t slash = text.find('/');
-  const auto index = digits_of(text.substr(0, slash));
-  const auto count = slash == std::string::npos ? std::nullopt : digits_of(text.substr(slash + 1));
-  if (!index || !count || *index >= *count) {
-    throw UsageError{"--shard: \"" + text + "\" is no shard; use I/N with I from 0 to N - 1"};
-  }
-  return {*index, *count};
-}
 
 class Hasher {
  public:
@@ -100,36 +87,20 @@ class Hasher {
     explore_single(runner_, spec, options);
   }
 
-  // One to three faults of the TP2 publication, and a schedule, drawn by the plan's number.
   void run_plan(std::uint64_t number) {
     const std::string name = fmt::format("plan/{}", number);
     if (!mine(name)) return;
-    const WorldSpec spec = spec_at(2);
-    if (pairs_.empty()) {
-      runner_.run(spec, {}, publish_and_recover());
-      pairs_ = faults::enumerate(publication_operations(runner_.trace(), spec));
-    }
-    const std::uint64_t key = judge::mix(number + 1);
-    SimOptions options;
-    options.policy = static_cast<sim::Policy>(key % 3);
-    options.recovery = "other-world";
-    options.judge = false;
-    options.pipe_capacity = std::uint64_t{1} << (judge::mix(key + 1) % 17);
-    options.plan.seed = number;
-    const std::uint64_t count = 1 + judge::mix(key + 2) % 3;
-    for (std::uint64_t f = 0; f < count; ++f) {
-      options.plan.faults.push_back(pairs_[judge::mix(key + 10 + f) % pairs_.size()].fault);
-    }
-    WorldSpec drawn = spec;
-    drawn.seed = 1 + judge::mix(key + 3) % 1000;
-    const Run run = runner_.run(drawn, options, publish_and_recover());
+    if (!plans_) plans_.emplace(runner_, spec_at(2));
+    RandomPlan plan = plans_->draw(number);
+    plan.options.judge = false;
+    const Run run = runner_.run(plan.spec, plan.options, publish_and_recover());
     lines_.push_back(fmt::format("{} {}", name, to_text(run.hash)));
   }
 
   const HashFlags& flags_;
   Shard shard_;
   SimRunner runner_;
-  std::vector<faults::Pair> pairs_;
+  std::optional<RandomPlans> plans_;
   std::vector<std::string> lines_;
 };
 

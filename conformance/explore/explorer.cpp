@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "conformance/explore/random_plans.h"
 #include "conformance/judge/content.h"
 #include "conformance/scenarios/scripts.h"
 #include "conformance/world/operations.h"
@@ -31,18 +32,7 @@ class Explorer {
   }
 
   ExploreReport run() {
-    const auto start = std::chrono::steady_clock::now();
-    const Run twin = run_world(spec_, {});
-    report_.runs = 0;
-    report_.combined_hash = 0;
-    twin_ = runner_.trace();
-    report_.fault_free = finding("", {});
-    if (!twin.passed()) {
-      ++report_.violations;
-      report_.harness_errors += is_harness_failure(twin.end.kind) ? 1 : 0;
-      add_finding("the fault-free world: " + twin.end.detail + twin.judgement.text(), {});
-      return report_;
-    }
+    if (!run_twin()) return report_;
     const auto operations = publication_operations(twin_, spec_);
     const auto pairs = faults::enumerate(operations);
     report_.operations = operations.size();
@@ -54,17 +44,56 @@ class Explorer {
       const std::size_t index = options_.reverse ? pairs.size() - 1 - i : i;
       if (index % options_.shard_count != options_.shard_index) continue;
       try_pair(pairs[index]);
-      report_.seconds =
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     }
+    report_.seconds = seconds();
+    return report_;
+  }
+
+  ExploreReport run(const RandomRange& range) {
+    report_.schedule = "random";
+    if (!run_twin()) return report_;
+    const RandomPlans plans(runner_, spec_);
+    report_.operations = plans.operations();
+    report_.pairs = plans.pairs().size();
+    std::set<std::string> kinds;
+    for (const faults::Pair& pair : plans.pairs()) kinds.insert(pair.fault.name);
+    report_.kinds = kinds.size();
+    for (std::uint64_t i = 0; i < range.count; ++i) {
+      const std::uint64_t number = range.first + (options_.reverse ? range.count - 1 - i : i);
+      if (number % options_.shard_count != options_.shard_index) continue;
+      if (range.budget.count() != 0 && seconds() > static_cast<double>(range.budget.count())) break;
+      try_plan(number, plans.draw(number));
+    }
+    report_.seconds = seconds();
     return report_;
   }
 
  private:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+  // False if the world does not even work without faults.
+  bool run_twin() {
+    const Run twin = run_world(spec_, scheduled({}));
+    report_.runs = 0;
+    report_.combined_hash = 0;
+    twin_ = runner_.trace();
+    report_.fault_free = finding("", scheduled({}));
+    if (twin.passed()) return true;
+    ++report_.violations;
+    report_.harness_errors += is_harness_failure(twin.end.kind) ? 1 : 0;
+    add_finding("the fault-free world: " + twin.end.detail + twin.judgement.text(), scheduled({}));
+    return false;
+  }
+
+  SimOptions scheduled(SimOptions options) const {
+    options.policy = options_.policy;
+    return options;
+  }
+
   Run run_world(const WorldSpec& spec, const SimOptions& options) {
-    SimOptions own = options;
-    own.policy = options_.policy;
-    const Run run = runner_.run(spec, own, publish_and_recover());
+    const Run run = runner_.run(spec, options, publish_and_recover());
     log_ = run.log;
     ++report_.runs;
     // Order-free, so that shards and reversed runs add up to the same.
@@ -72,8 +101,33 @@ class Explorer {
     return run;
   }
 
+  void try_plan(std::uint64_t number, const RandomPlan& plan) {
+    const Run run = run_world(plan.spec, plan.options);
+    const std::string name = fmt::format("plan {}", number);
+    if (options_.each) options_.each(name, run.hash);
+    const bool ended = run.end.kind == sim::RunResult::Kind::kFinished;
+    if (!ended || run.judgement.worst() == judge::Status::kViolation) {
+      ++report_.violations;
+      report_.harness_errors += is_harness_failure(run.end.kind) ? 1 : 0;
+      std::string faults;
+      for (const faults::Fault& fault : plan.options.plan.faults)
+        faults += (faults.empty() ? "" : ", ") + to_text(fault);
+      add_finding(fmt::format("{} ({}): {}", name, faults,
+                              ended ? run.judgement.text()
+                                    : "the world did not end by itself: " + run.end.detail),
+                  plan.spec, plan.options);
+      return;
+    }
+    // Faults that struck nowhere, or so early that there was nothing to recover.
+    if (!run.judgement.ok()) {
+      ++report_.ineffective;
+      return;
+    }
+    if (!plan.options.recovery.empty()) recover_elsewhere(name, plan.spec, plan.options);
+  }
+
   void try_pair(const faults::Pair& pair) {
-    SimOptions options;
+    SimOptions options = scheduled({});
     options.plan.seed = spec_.seed;
     options.plan.faults.push_back(pair.fault);
     options.facts.push_back({pair.demand, pair.kinds});
@@ -98,7 +152,7 @@ class Explorer {
       ++report_.ineffective;
       add_finding(to_text(pair.fault) + ": had no effect", options);
     }
-    if (!options.recovery.empty()) recover_elsewhere(pair, options);
+    if (!options.recovery.empty()) recover_elsewhere(to_text(pair.fault), spec_, options);
   }
 
   // What every surviving actor's publication came to. A killed actor returned nothing.
@@ -127,8 +181,9 @@ class Explorer {
   }
 
   // A new world, given the highest version that any actor returned, publishes the next.
-  void recover_elsewhere(const faults::Pair& pair, const SimOptions& options) {
-    std::int64_t highest = spec_.base_version;
+  void recover_elsewhere(const std::string& name, const WorldSpec& broken,
+                         const SimOptions& options) {
+    std::int64_t highest = broken.base_version;
     for (const auto& outcomes : log_.by_rank) {
       for (const Outcome& outcome : outcomes) {
         if (outcome.ok()) highest = std::max(highest, outcome.version);
@@ -139,7 +194,7 @@ class Explorer {
       WorldSpec spec = spec_;
       spec.base_version = highest;
       const std::uint64_t hash = report_.combined_hash;
-      const Run run = run_world(spec, {});
+      const Run run = run_world(spec, scheduled({}));
       --report_.runs;  // shared by all that need it, and no part of any pair's identity
       report_.combined_hash = hash;
       if (!run.passed()) {
@@ -150,25 +205,31 @@ class Explorer {
     }
     if (entry->second.empty()) return;
     ++report_.violations;
-    add_finding(to_text(pair.fault) + ": recovery in a new world: " + entry->second, options);
+    add_finding(name + ": recovery in a new world: " + entry->second, broken, options);
   }
 
   void add_finding(std::string what, const SimOptions& options) {
+    add_finding(std::move(what), spec_, options);
+  }
+  void add_finding(std::string what, const WorldSpec& spec, const SimOptions& options) {
     if (report_.findings.size() >= kFindingsMax) return;
-    report_.findings.push_back(finding(std::move(what), options));
+    report_.findings.push_back(finding(std::move(what), spec, options));
   }
 
   // Of the last run.
-  Finding finding(std::string what, SimOptions options) const {
-    options.policy = options_.policy;
+  Finding finding(std::string what, const SimOptions& options) const {
+    return finding(std::move(what), spec_, options);
+  }
+  Finding finding(std::string what, const WorldSpec& spec, const SimOptions& options) const {
     const sim::Trace& trace = runner_.trace();
-    return {std::move(what), spec_, std::move(options), sim::write_trace(trace),
+    return {std::move(what), spec, options, sim::write_trace(trace),
             sim::to_text(sim::hash_of(trace))};
   }
 
   SimRunner& runner_;
   const WorldSpec& spec_;
   const ExploreOptions& options_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   ExploreReport report_;
   sim::Trace twin_;
   ActorLog log_;
@@ -217,6 +278,11 @@ bool same_events(const sim::Trace& run, const sim::Trace& twin) {
 ExploreReport explore_single(SimRunner& runner, const WorldSpec& spec,
                              const ExploreOptions& options) {
   return Explorer(runner, spec, options).run();
+}
+
+ExploreReport explore_random(SimRunner& runner, const WorldSpec& spec, const RandomRange& range,
+                             const ExploreOptions& options) {
+  return Explorer(runner, spec, options).run(range);
 }
 
 }  // namespace tpsync::conformance

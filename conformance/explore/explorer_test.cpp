@@ -6,6 +6,7 @@
 #include <iterator>
 #include <set>
 
+#include "conformance/explore/random_plans.h"
 #include "conformance/scenarios/scripts.h"
 #include "conformance/scenarios/sequence_model.h"
 #include "conformance/world/operations.h"
@@ -166,6 +167,44 @@ TEST(Sequences, TableInTheReadmeIsTheOneThatIsChecked) {
   EXPECT_NE(text.find(sequence_table()), std::string::npos)
       << "put this between the sequence-table markers:\n"
       << sequence_table();
+}
+
+TEST(RandomPlans, ANumberIsAPlan) {
+  SimRunner runner;
+  const RandomPlans plans(runner, tiny(2));
+  SimRunner other_runner;
+  const RandomPlans others(other_runner, tiny(2));
+  std::set<std::size_t> sizes;
+  for (std::uint64_t number = 0; number < 50; ++number) {
+    const RandomPlan plan = plans.draw(number);
+    const RandomPlan other = others.draw(number);
+    EXPECT_EQ(plan.options.plan, other.options.plan) << number;
+    EXPECT_EQ(plan.spec.seed, other.spec.seed) << number;
+    EXPECT_EQ(plan.options.facts.size(), plan.options.plan.faults.size()) << number;
+    sizes.insert(plan.options.plan.faults.size());
+  }
+  EXPECT_EQ(sizes, (std::set<std::size_t>{1, 2, 3}));
+}
+
+TEST(RandomPlans, ShardsAddUpToTheWholeAndBreakNoInvariant) {
+  SimRunner runner;
+  const RandomRange range{.first = 7, .count = 60};
+  const ExploreReport whole = explore_random(runner, tiny(2), range, {});
+  EXPECT_EQ(whole.runs, 60u);
+  EXPECT_EQ(whole.violations, 0u) << (whole.findings.empty() ? "" : whole.findings.front().what);
+  std::uint64_t runs = 0;
+  std::uint64_t hash = 0;
+  for (const std::uint64_t shard : {0, 1, 2}) {
+    ExploreOptions options;
+    options.shard_index = shard;
+    options.shard_count = 3;
+    options.reverse = shard == 1;
+    const ExploreReport part = explore_random(runner, tiny(2), range, options);
+    runs += part.runs;
+    hash += part.combined_hash;
+  }
+  EXPECT_EQ(runs, whole.runs);
+  EXPECT_EQ(hash, whole.combined_hash);
 }
 
 }  // namespace

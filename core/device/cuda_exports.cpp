@@ -35,13 +35,23 @@ std::uint64_t take_u64(ByteView& bytes) {
 // cleared first.
 struct Slot {
   std::uint64_t serial;  // 0: free
-  std::array<std::byte, kHandleBytes> handle;
+  std::array<std::uint64_t, kHandleBytes / sizeof(std::uint64_t)> handle;
 
   std::uint64_t load() { return std::atomic_ref(serial).load(std::memory_order_acquire); }
   void store(std::uint64_t value) {
     std::atomic_ref(serial).store(value, std::memory_order_release);
   }
+  // Nothing that is read after it is read before it.
+  bool holds(ByteView bytes) {
+    for (std::size_t i = 0; i < handle.size(); ++i) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, bytes.data() + i * sizeof(word), sizeof(word));
+      if (std::atomic_ref(handle[i]).load(std::memory_order_acquire) != word) return false;
+    }
+    return true;
+  }
 };
+static_assert(kHandleBytes % sizeof(std::uint64_t) == 0);
 constexpr std::size_t kRegisterBytes = kSlots * sizeof(Slot);
 
 std::span<Slot> slots_of(const os_memory::Mapping& mapping) {
@@ -121,7 +131,7 @@ ByteBuffer ExportRegister::publish(Handle& handle) {
     if (slot.load() != 0) continue;
     handle.serial = ++last_serial_;
     ByteBuffer bytes = encode(handle);
-    std::copy(bytes.begin(), bytes.end(), slot.handle.begin());
+    std::memcpy(slot.handle.data(), bytes.data(), kHandleBytes);
     slot.store(handle.serial);
     return bytes;
   }
@@ -163,9 +173,7 @@ void require_published(ByteView bytes, const Handle& handle) {
       os_memory::Mapping::of_file(opened.file, kRegisterBytes, kImport);
   for (Slot& slot : slots_of(mapping)) {
     if (slot.load() != handle.serial) continue;
-    const bool equal = std::memcmp(slot.handle.data(), bytes.data(), kHandleBytes) == 0;
-    std::atomic_thread_fence(std::memory_order_acquire);
-    if (equal && slot.load() == handle.serial) return;
+    if (slot.holds(bytes) && slot.load() == handle.serial) return;
   }
   throw_gone();
 }

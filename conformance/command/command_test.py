@@ -333,6 +333,27 @@ class Explore(unittest.TestCase):
             self.assertEqual(row[at - 1], " ", row)
             self.assertNotEqual(row[at], " ", row)
 
+    def test_random_plans_of_all_shards_are_those_of_the_whole(self):
+        def explore(*flags):
+            result = run("explore", "--faults", "random", "--tp", "1", "--first", "5", "--seeds",
+                         "40", "--json", *flags)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            return json.loads(result.stdout)["schedules"][0]
+        whole = explore()
+        self.assertEqual((whole["schedule"], whole["runs"]), ("random", 40))
+        parts = [explore("--shard", f"{i}/3") for i in range(3)]
+        self.assertEqual(sum(part["runs"] for part in parts), 40)
+        self.assertEqual(sum(int(part["trace_hash"], 16) for part in parts) % 2**64,
+                         int(whole["trace_hash"], 16))
+
+    def test_flags_of_random_plans_are_refused_without_them(self):
+        for flags in (("--seeds", "5"), ("--first", "1"), ("--budget-s", "1")):
+            result = run("explore", *flags)
+            self.assertEqual(result.returncode, 64)
+            self.assertIn(flags[0] + ": only for --faults random", result.stderr)
+        self.assertEqual(run("explore", "--shard", "3/3").returncode, 64)
+        self.assertEqual(run("explore", "--faults", "pairs").returncode, 64)
+
 
 class Replay(Folder):
     def replay(self, recorded):

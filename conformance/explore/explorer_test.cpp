@@ -186,6 +186,29 @@ TEST(RandomPlans, ANumberIsAPlan) {
   EXPECT_EQ(sizes, (std::set<std::size_t>{1, 2, 3}));
 }
 
+// A worker that is stuck writing does not read the next command either.
+TEST(RandomPlans, ASecondReplyIsNoticedAtOnceThroughPipesOfAnySize) {
+  SimRunner runner;
+  for (const std::uint64_t capacity : {1, 4, 64, 65536}) {
+    for (const auto policy :
+         {sim::Policy::kFirstReady, sim::Policy::kLastReady, sim::Policy::kSeeded}) {
+      SimOptions options;
+      options.policy = policy;
+      options.pipe_capacity = capacity;
+      options.plan.faults.push_back({"receipt.duplicated",
+                                     {.role = "worker",
+                                      .rank = 0,
+                                      .phase = "finish_native_weight_update",
+                                      .op = "channel.write"},
+                                     {{"hop", "worker"}}});
+      options.facts.push_back({faults::Demand::kFail, {ErrorKind::kRemote}});
+      const conformance::Run run = runner.run(tiny(2), options, publish_and_recover());
+      EXPECT_EQ(run.faults_applied, 1u);
+      EXPECT_TRUE(run.passed()) << capacity << ": " << run.judgement.text();
+    }
+  }
+}
+
 TEST(RandomPlans, ShardsAddUpToTheWholeAndBreakNoInvariant) {
   SimRunner runner;
   const RandomRange range{.first = 7, .count = 60};

@@ -97,9 +97,30 @@ WorkerPool::Reply WorkerPool::receive(std::size_t rank, wire::Command command, s
   return reply;
 }
 
+std::optional<WorkerPool::EarlyWord> WorkerPool::early_word(Deadline now) {
+  std::vector<Channel*> channels;
+  channels.reserve(workers_.size());
+  for (const Worker& worker : workers_) channels.push_back(worker.channel.get());
+  const std::size_t rank = world_.channels.wait_readable(channels, now);
+  if (rank == workers_.size()) return std::nullopt;
+  EarlyWord word{rank, {}};
+  std::byte byte{};
+  if (workers_[rank].channel->read_some(std::span(&byte, 1), now) == 0) {
+    word.record.kind = ErrorKind::kEndOfFile;
+    word.record.remedy = Remedy::kRebuildRuntime;
+    word.record.detail = describe_exit(workers_[rank]);
+  } else {
+    word.record.kind = ErrorKind::kProtocol;
+    word.record.remedy = Remedy::kFixPeer;
+    word.record.detail = "sent something that it was not asked for";
+  }
+  return word;
+}
+
 std::vector<WorkerPool::Reply> WorkerPool::call(wire::Command command, std::int64_t id,
                                                 ByteView body, Duration timeout, Collect collect) {
-  const Deadline deadline = Deadline::after(world_.clock, timeout);
+  const TimePoint now = world_.clock.now();
+  const Deadline deadline = Deadline::at(now + timeout);
   std::vector<Reply> replies(workers_.size());
   std::vector<bool> open(workers_.size(), true);
   const auto fail = [&](std::size_t rank, ErrorRecord record) {
@@ -108,7 +129,17 @@ std::vector<WorkerPool::Reply> WorkerPool::call(wire::Command command, std::int6
     open[rank] = false;
   };
   bool failed = false;
-  for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
+  // Not after sending: a worker that is stuck saying what nobody reads does not read either, and
+  // would be found by the deadline alone.
+  const std::optional<EarlyWord> early = early_word(Deadline::at(now));
+  if (early) {
+    ErrorRecord record = early->record;
+    record.subject = "worker " + std::to_string(early->rank);
+    fail(early->rank, record);
+    failed = true;
+    collect = Collect::kUntilFailure;
+  }
+  for (std::size_t rank = 0; !early && rank < workers_.size(); ++rank) {
     try {
       wire::send_frame(*workers_[rank].channel, body, deadline);
     } catch (const Error& e) {

@@ -31,7 +31,8 @@ class WorkerPool {
     std::optional<ErrorRecord> error;  // ok=false, end of file, timeout, protocol; rank set
   };
 
-  // Sends `body` to every worker and collects one reply from each, in rank order. With
+  // Sends `body` to every worker and collects one reply from each, in rank order. Nothing is sent
+  // if a worker has said something before, or has ended: that is the failure then. With
   // kUntilFailure returns as soon as one failed; replies that had not come by then have an error of
   // kind kPeerFailed. Throws RuntimeBroken kEndOfFile if the parent closed meanwhile;
   // PeerViolation kProtocol if it sent something.
@@ -43,6 +44,12 @@ class WorkerPool {
     std::unique_ptr<Channel> channel;
     std::unique_ptr<Process> process;
   };
+  // Of a worker that said something, or its end, before it was asked.
+  struct EarlyWord {
+    std::size_t rank;
+    ErrorRecord record;
+  };
+  std::optional<EarlyWord> early_word(Deadline now);
   Reply receive(std::size_t rank, wire::Command command, std::int64_t id, Deadline deadline);
   std::string describe_exit(Worker& worker);
 

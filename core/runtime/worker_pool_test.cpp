@@ -242,5 +242,24 @@ TEST(WorkerPool, AWorkerThatCannotBeStartedLeavesNoOtherBehind) {
   EXPECT_FALSE(world.processes.processes[0]->alive);
 }
 
+TEST_F(WorkerPoolTest, AWorkerThatSpokeUnaskedFailsTheNextCommandBeforeAnythingIsSent) {
+  for (const Collect collect : {Collect::kEveryReply, Collect::kUntilFailure}) {
+    SCOPED_TRACE(static_cast<int>(collect));
+    bodies_.assign(kWorkers, {});
+    const std::byte word{1};
+    worker(1).send({&word, 1});
+    const auto replies = call(wire::Command::kHealth, collect);
+    ASSERT_TRUE(replies[1].error);
+    EXPECT_EQ(replies[1].error->kind, ErrorKind::kProtocol);
+    EXPECT_EQ(replies[1].error->rank, 1);
+    EXPECT_THAT(replies[1].error->detail, HasSubstr("was not asked for"));
+    for (const std::size_t other : {0, 2}) {
+      ASSERT_TRUE(replies[other].error);
+      EXPECT_EQ(replies[other].error->kind, ErrorKind::kPeerFailed);
+    }
+    for (const ByteBuffer& body : bodies_) EXPECT_TRUE(body.empty());
+  }
+}
+
 }  // namespace
 }  // namespace tpsync::runtime

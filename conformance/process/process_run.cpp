@@ -44,13 +44,17 @@ struct ActorSetting {
   const std::string& runtime_program;
 };
 
-// Of the runtime, whose workers get the same.
+// Of the runtime, whose workers get the same; with how a sanitizer reports, so that what it finds
+// in them ends them and shows.
 Environment environment_of(Host& host, const WrittenWorld& world) {
   std::vector<std::string> devices;
   for (const std::string& uuid : world.gpus) devices.push_back("GPU-" + uuid);
   for (int rank = 0; world.gpus.empty() && rank < world.spec.tp; ++rank)
     devices.push_back(std::to_string(rank));
-  return rollout::runtime_environment(host.environment(), {.devices = devices});
+  rollout::RuntimeEnvironment own{.devices = devices};
+  for (const char* name : {"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"})
+    if (const auto value = host.environment(name)) own.extras.emplace_back(name, *value);
+  return rollout::runtime_environment(host.environment(), own);
 }
 
 int run_actor(const ActorSetting& setting, int rank, std::int64_t parent) {

@@ -429,8 +429,9 @@ MachineCheck nccl_libraries() {
 MachineCheck gpu_part(const char* name, const char* why, bool built) {
   MachineCheck check = of_gpus(std::string(name) + " part", why);
   if (built) return ok(std::move(check), "built in");
-  return missing(std::move(check), "not in this build; needed only for --world gpu",
-                 fmt::format("cmake -S . -B build -DTPSYNC_{}=ON", name));
+  return missing(std::move(check),
+                 fmt::format("not in this build (TPSYNC_{}); needed only for --world gpu", name),
+                 "");
 }
 
 // No command adds to a build what its version has no code for.

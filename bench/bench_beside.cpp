@@ -134,8 +134,8 @@ class Pair {
  public:
   Pair()
       : world_(os_.world()),
-        child_(spawn_rank(world_, {folder_.path, 1, 2})),
-        rank_({folder_.path, 0, 2}, world_) {}
+        child_(spawn_rank(world_, {folder_.path(), 1, 2})),
+        rank_({folder_.path(), 0, 2}, world_) {}
 
   // Median nanoseconds of `work` on rank 0 while rank 1 has its load; `others` is rank 1's own.
   double beside(Load load, const std::function<void()>& work, double& others) {
@@ -169,7 +169,7 @@ class Pair {
   }
 
  private:
-  TemporaryFolder folder_;
+  TemporaryFolder folder_{"tpsync-bench"};
   SilentLog log_;
   OsWorld os_{log_};
   World world_;

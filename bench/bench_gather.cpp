@@ -124,11 +124,11 @@ std::vector<double> round_of(Rank& rank, std::uint64_t bytes) {
 }
 
 void measure(benchmark::State& state) {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder("tpsync-bench");
   SilentLog log;
   OsWorld os(log);
   const World world = os.world();
-  const Membership membership{folder.path, 0, device::find_cuda_devices().count};
+  const Membership membership{folder.path(), 0, device::find_cuda_devices().count};
   if (membership.size < 2) {
     state.SkipWithError("needs at least 2 GPUs");
     return;
@@ -136,7 +136,7 @@ void measure(benchmark::State& state) {
   const auto bytes = static_cast<std::uint64_t>(state.range(0)) * kMiB;
   std::vector<std::unique_ptr<Process>> others;
   for (int r = 1; r < membership.size; ++r)
-    others.push_back(spawn_rank(world, {folder.path, r, membership.size}));
+    others.push_back(spawn_rank(world, {folder.path(), r, membership.size}));
   std::vector<std::vector<double>> times(std::size(kWays));
   {
     Rank rank(membership, world);

@@ -6,7 +6,6 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,6 +14,7 @@
 
 #include "tpsync/base/errors.h"
 #include "tpsync/base/os_world.h"
+#include "tpsync/base/testing/temporary_folder.h"
 #include "tpsync/collective/gloo_control_group.h"
 #include "tpsync/collective/lane_control_group.h"
 #include "tpsync/collective/os_shared_words.h"
@@ -28,21 +28,6 @@ class SilentLog final : public Log {
  public:
   bool wants(LogLevel) const noexcept override { return false; }
   void record(const LogRecord&) noexcept override {}
-};
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path(std::filesystem::temp_directory_path() / "tpsync-bench-XXXXXX") {
-    if (mkdtemp(path.data()) == nullptr)
-      throw_broken(ErrorKind::kIo, path, "this folder can't be made");
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::string path;
 };
 
 struct Membership {

@@ -37,7 +37,8 @@ std::string try_world(const std::string& world) {
     flags.worlds = built_worlds();
     flags.world = world;
     flags.tp = 1;
-    const Run run = make_runner(world)->run(flags.spec(), {}, publish_loop({.versions = 1}));
+    const WorldSpec spec = flags.spec();
+    const Run run = make_runner(world, spec)->run(spec, {}, publish_loop({.versions = 1}));
     if (run.end.kind != sim::RunResult::Kind::kFinished) return run.end.detail;
     if (!run.log.failed_checks.empty()) return run.log.failed_checks.front();
     return run.judgement.ok() ? "" : run.judgement.text();

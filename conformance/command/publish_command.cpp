@@ -324,7 +324,7 @@ int publish(PublishFlags flags) {
   OutFolder folder(flags.out);
   const std::string parameters = command_line(flags, spec);
   say(fmt::format("tpsync {} seed {} {}", TPSYNC_VERSION, spec.seed, parameters));
-  const std::unique_ptr<WorldRunner> runner = make_runner(flags.world.world);
+  const std::unique_ptr<WorldRunner> runner = make_runner(flags.world.world, spec);
   std::string trace;
   const Report report = run_loop(*runner, flags, spec, plan, trace);
 

@@ -302,6 +302,16 @@ class Doctor(Case):
         self.assertEqual(os.listdir(self.temporary), [])
         self.assertEqual(checks["Gloo part"]["state"], "ok" if "process" in WORLDS else "missing")
 
+    def test_a_world_for_which_gpus_are_missing_is_refused_before_it_starts(self):
+        _, checks, worlds = self.doctor()
+        if not worlds["gpu"]["built"] or checks["GPU driver"]["state"] == "ok":
+            self.skipTest("this build has no GPU world, or this machine has GPUs")
+        for command in ("run", "publish"):
+            result = run(command, "--world", "gpu", "--tp", "4")
+            self.assertEqual(result.returncode, SHUT_OUT, result.stderr)
+            self.assertIn("--world gpu: every rank needs a GPU of its own, 4 in all",
+                          result.stderr)
+
     def test_gives_a_command_for_what_is_not_as_it_should_be(self):
         _, checks, _ = self.doctor()
         self.assertGreater(len(checks), 15)

@@ -137,12 +137,12 @@ int run(const RunFlags& flags) {
   const WorldSpec spec = flags.world.spec();
   const std::vector<Scenario> chosen = chosen_scenarios(flags);
   OutFolder folder(flags.out);
+  const std::unique_ptr<WorldRunner> runner = make_runner(flags.world.world, spec);
   say(fmt::format("tpsync {} seed {} {}", TPSYNC_VERSION, spec.seed, flags.world.text(spec)));
   std::vector<std::size_t> widths = {0, std::string_view("not applicable").size(),
                                      std::string_view("worlds").size()};
   for (const Scenario& scenario : chosen) widths[0] = std::max(widths[0], scenario.id.size());
   say(table_row({"scenario", "verdict", "worlds", "reason"}, widths));
-  const std::unique_ptr<WorldRunner> runner = make_runner(flags.world.world);
   std::vector<ScenarioResult> results;
   std::vector<std::string> failures;
   std::uint64_t passed = 0;

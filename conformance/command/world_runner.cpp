@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
+#include "conformance/command/usage.h"
 #include "faults/injector.h"
 #include "tpsync/base/errors.h"
 
@@ -33,7 +35,8 @@ std::string test_runtime_program() {
   return self.parent_path() / "tpsync-test-runtime";
 }
 
-std::unique_ptr<WorldRunner> make_runner(const std::string& world) {
+std::unique_ptr<WorldRunner> make_runner(const std::string& world,
+                                         [[maybe_unused]] const WorldSpec& spec) {
 #ifdef TPSYNC_HAVE_PROCESS_WORLD
   if (world == "process") {
     return std::make_unique<ProcessRunner>(ProcessOptions{test_runtime_program()});
@@ -43,8 +46,13 @@ std::unique_ptr<WorldRunner> make_runner(const std::string& world) {
   if (world == "gpu") {
     ProcessOptions options{test_runtime_program()};
     for (const GpuFacts& gpu : list_gpus(options.runtime_program)) options.gpus.push_back(gpu.uuid);
-    if (options.gpus.empty())
-      throw_invalid(ErrorKind::kUnsupported, "gpu", "this machine has no GPU that can be used");
+    const auto needed = static_cast<std::size_t>(std::max(spec.tp, spec.actors));
+    if (options.gpus.size() < needed) {
+      throw UsageError{fmt::format("--world gpu: every rank needs a GPU of its own, {} in all, and "
+                                   "this machine has {}; tpsync doctor says what is missing",
+                                   needed, options.gpus.size()),
+                       kExitEnvironment};
+    }
     // The driver opens one context after the other.
     options.start_ns_per_process = 200'000'000;
     return std::make_unique<ProcessRunner>(std::move(options));

@@ -1,6 +1,5 @@
 // The GPUs of this host as the devices of a world; weights move over NCCL or by copy engines, and a
 // worker tells what its weights hold (resident_service.h), for no other process may map them.
-#include <mutex>
 #include <optional>
 
 #include "conformance/judge/content.h"

@@ -189,7 +189,7 @@ std::vector<faults::Operation> publication_operations(const sim::Trace& trace,
     operation.carries_expert = carries_expert(operation, chunks);
     operations.push_back(std::move(operation));
   }
-  faults::add_source_moments(operations);
+  faults::add_own_moments(operations);
   faults::annotate(operations);
   return operations;
 }

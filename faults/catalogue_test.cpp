@@ -200,9 +200,9 @@ TEST(Catalogue, AFaultThatMustOrMayFailNamesItsErrorsInOrder) {
 
 TEST(Catalogue, WhatShowsByADeadlineOrNotAtAllIsSilent) {
   const std::set<std::string_view> silent = {
-      "channel.timeout", "channel.late_reply", "process.stop",
-      "process.slow",    "clock.stall",        "process.ignores_sigterm",
-      "collective.hang", "copy.late",          "copy.twice"};
+      "channel.timeout", "channel.late_reply", "channel.duplicated",      "process.stop",
+      "process.slow",    "clock.stall",        "process.ignores_sigterm", "collective.hang",
+      "copy.late",       "copy.twice"};
   for (const FaultKind& kind : catalogue()) {
     EXPECT_EQ(kind.visibility == Visibility::kSilent, silent.contains(kind.name)) << kind.name;
   }

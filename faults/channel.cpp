@@ -21,9 +21,9 @@ constexpr std::array<char, 4> kMagic = {'T', 'P', 'S', '1'};
 constexpr std::string_view kStrayText = "Loading checkpoint shards: 100%\n";
 constexpr std::uint64_t kOversizedBytes = 0x7fffffff;
 constexpr std::size_t kTrickledBytes = 64;
-constexpr Duration kLateness = std::chrono::milliseconds(1);
+constexpr Duration kLateness = std::chrono::seconds(1);
 // What a message that is late has for its own write.
-constexpr Duration kLateWrite = std::chrono::seconds(1);
+constexpr Duration kLateWrite = std::chrono::seconds(2);
 
 class Decorator final : public FaultChannel {
  public:

@@ -44,8 +44,8 @@ class NoRandom final : public Random {
 
 TEST(Disturbances, AnExitHasItsStatusAndComesBeforeItsOperation) {
   for (const char* status : {"0", "1"}) {
-    Victim victim(fault_at("process.exit", "worker", 0, "update", "device.import", 0,
-                           {{"status", status}}));
+    Victim victim(
+        fault_at("process.exit", "worker", 0, "update", "device.import", 0, {{"status", status}}));
     EXPECT_TRUE(victim.faults->wants(Seam::kDevice));
     victim.faults->pass("device.import");
     victim.faults->pass("device.import");

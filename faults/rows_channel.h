@@ -75,9 +75,11 @@ constexpr FaultKind duplicated_row() {
                   "vllm-project/vllm#57846: after an error the next call returns an old reply)."),
       rules::kinds_of_duplicate);
   kind.demand = rules::must_fail_unless_last_message;
+  kind.visibility = Visibility::kSilent;
   kind.legal =
       "The publication fails at this command or at the next one. If it was the last command, it "
-      "may commit, and the next command fails.";
+      "may commit, and the next command fails. Through a pipe that is narrower than the message "
+      "it may take until a deadline.";
   return kind;
 }
 
@@ -85,7 +87,7 @@ constexpr FaultKind late_row() {
   FaultKind kind = with_kinds(
       of_replies(message_row(
           "channel.late_reply", Severity::kDelay, "a reply comes after its deadline",
-          "The reply is done, and written 1 ms after the deadline that its writer has for it.",
+          "The reply is done, and written 1 s after the deadline that its writer has for it.",
           "A worker that is busy for minutes; an outer timeout that is shorter than an inner one "
           "(reported in Tencent-Hunyuan/UniRL#494: the control timeout was the shorter one).")),
       rules::kinds_of_mute_channel);

@@ -263,6 +263,7 @@ bool on_digested_layer(const Operation& o, const Arguments& arguments) {
 }
 
 bool at_representatives(const Operation& o) {
+  if (o.chunk != 0) return false;
   const int last = o.workers - 1;  // of the actors, too: there are as many
   if (o.role == kWorker) return o.rank == last;
   if (o.role == kActor) return o.rank == 0 || o.rank == last;
@@ -334,15 +335,17 @@ Kinds kinds_of_expert(const Operation& o) {
 
 Kinds kinds_of_source(const Operation&) { return {ErrorKind::kMismatch}; }
 
-// What refuses a request ends, and what refuses a reply names what is wrong with it.
+// What refuses a request ends, and what refuses a reply names what is wrong with it. Which of its
+// peers the runtime speaks to at an occurrence depends on the schedule.
 Kinds kinds_of_refused_message(const Operation& o) {
   if (o.role == kActor) return {ErrorKind::kEndOfFile};
-  if (o.peer_role == kActor) return {ErrorKind::kProtocol};
+  if (o.role == kRuntime) return {ErrorKind::kProtocol, ErrorKind::kRemote};
   return {ErrorKind::kRemote};
 }
 
 Kinds kinds_of_cut_message(const Operation& o) {
-  if (o.role == kActor || o.peer_role == kActor) return {ErrorKind::kEndOfFile};
+  if (o.role == kActor) return {ErrorKind::kEndOfFile};
+  if (o.role == kRuntime) return {ErrorKind::kEndOfFile, ErrorKind::kRemote};
   return {ErrorKind::kRemote};
 }
 
@@ -351,10 +354,10 @@ Kinds kinds_of_failed_write(const Operation& o) {
   return kinds_of_cut_message(o);
 }
 
+// Through a pipe that is narrower than a message, who writes the second copy reads nothing.
 Kinds kinds_of_duplicate(const Operation& o) {
-  if (o.role == kActor) return {ErrorKind::kEndOfFile, ErrorKind::kRemote};
-  if (o.peer_role == kActor) return {ErrorKind::kProtocol};
-  return {ErrorKind::kRemote};
+  if (o.role == kActor) return {ErrorKind::kTimeout, ErrorKind::kEndOfFile, ErrorKind::kRemote};
+  return {ErrorKind::kTimeout, ErrorKind::kProtocol, ErrorKind::kRemote};
 }
 
 Kinds kinds_of_spawn(const Operation& o) {

@@ -90,7 +90,8 @@ bool on_engine_layer(const Operation& operation, const Arguments& arguments);
 bool on_digested_layer(const Operation& operation, const Arguments& arguments);
 
 // ---- where enumeration tries it
-// Rank 0, which speaks to the runtime, the last actor, and the last worker, whatever speaks to it.
+// Rank 0, which speaks to the runtime, the last actor, and the last worker, whatever speaks to it;
+// of the chunks the first.
 bool at_representatives(const Operation& operation);
 
 // ---- what then

@@ -68,7 +68,7 @@ TEST(Reports, EveryPageThatCitesAPublicReportCitesOneOfTheTable) {
     const std::size_t begin = text.find("(reported in ");
     if (begin == std::string::npos) continue;
     const std::size_t first = begin + std::string("(reported in ").size();
-    const std::string report = text.substr(first, text.find_first_of(" ,:", first) - first);
+    const std::string report = text.substr(first, text.find_first_of(" ,:)", first) - first);
     EXPECT_NE(cited.find(report), std::string::npos) << kind.name << " cites " << report;
   }
 }

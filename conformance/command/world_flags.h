@@ -24,6 +24,10 @@ struct WorldFlags {
   std::optional<std::uint64_t> bucket_bytes;
   std::optional<std::uint64_t> bucket_mib;  // the same in MiB
   bool phantom = false;
+  bool no_overlap = false;
+  bool fp32 = false;
+  bool separate_experts = false;
+  std::string gather;  // "collective", "copies"; empty: what is faster there
   bool gloo_only = false;
 
   // Flags that have a meaning in none of the worlds are left out.

@@ -263,10 +263,14 @@ class Diagnosis {
     return !is_immediate(fault.name) || *found <= latest(struck, fault.role == "actor");
   }
 
-  static std::int64_t phase_before(std::int64_t phase) {
+  // That of the agreement before. With overlap, transfer c + 1 and materialize c + 2 both begin
+  // behind the agreement on transfer c.
+  std::int64_t phase_before(std::int64_t phase) const {
     if (phase == kChunks) return kAllocation;
     if (phase == kAfterChunks) return kChunks + 1;  // whichever chunk was the last
-    return phase - 1;
+    const bool beside_another = phase > kChunks + 1 && phase < kAfterChunks;
+    if (!context_.facts.overlap || !beside_another) return phase - 1;
+    return std::max(kChunks, phase - (phase % 2 == 1 ? 2 : 3));
   }
 
   // The next phase in which somebody needs what was struck: of an actor, the next one; of the

@@ -24,7 +24,7 @@ class GpuHardware final : public Hardware {
         account_(device::MemoryAccount::open(world.account)),
         cuda_(clock_, {.ordinal = index}),
         device_(cuda_, *account_, threads_, options(world, index)),
-        content_(cuda_, clock_, world.spec.seed) {
+        content_(cuda_, clock_, world.spec) {
     if (cuda_.uuid() != world.gpus[static_cast<std::size_t>(index)]) {
       throw_broken(ErrorKind::kDevice, cuda_.uuid(),
                    "is not the GPU that the harness saw under this number");
@@ -42,7 +42,7 @@ class GpuHardware final : public Hardware {
 
   void publish_resident(const WorldFolder& folder, int tp_rank,
                         const runtime::ResidentModel& resident) override {
-    looking_.emplace(cuda_, clock_, world_.spec.seed);
+    looking_.emplace(cuda_, clock_, world_.spec);
     service_.emplace(folder.resident(tp_rank), [this, resident] { return lane(resident); });
   }
 

@@ -175,10 +175,10 @@ Outcome Actor::init_and_start() {
     manual->group = ports_.join_control();
     manual->buffer = device::allocate(
         ports_.device, {.bytes = start.buffer_bytes, .kind = device::RegionKind::kExportable});
-    manual->handles.entries.emplace_back(ports_.device.uuid(),
-                                         ports_.device.export_region(manual->buffer.id()));
+    ByteBuffer handle = ports_.device.export_region(manual->buffer.id());
+    manual->handles.entries.emplace_back(ports_.device.uuid(), handle);
     manual->exported = device::Export(ports_.device, manual->buffer.id());
-    manual->pass = exporter_->begin({.buffer = manual->buffer.id(),
+    manual->pass = exporter_->begin({.buffers = {{manual->buffer.id(), std::move(handle)}},
                                      .layout = start.layout,
                                      .bucket_bytes = spec_.sync.bucket_bytes,
                                      .chunks = manual->chunks});

@@ -29,8 +29,10 @@ WorldSpec small_world(model::ModelConfig config, int tp) {
   return spec;
 }
 
-void set_real_timeouts(WorldSpec& spec) {
-  const Duration each = std::chrono::seconds(10);
+void set_real_timeouts(WorldSpec& spec, std::uint64_t worker_bytes) {
+  // Host memory for saved weights is allocated at about 2 GB/s.
+  const auto per_worker = std::chrono::seconds(worker_bytes / (512 * kMiB));
+  const Duration each = std::chrono::seconds(10) + per_worker;
   spec.timeouts = {.startup = 12 * each,
                    .generate = each,
                    .weight_update = each,

@@ -19,6 +19,12 @@ inline constexpr std::uint64_t kRanksMax = sim::kMaxRanks;
 
 enum class Storage : std::uint8_t { kSeparateExperts, kFusedExperts };
 
+// How weights move between actors.
+enum class Gather : std::uint8_t {
+  kCollective,  // by the world's collective library: NCCL, Gloo
+  kCopies,      // by copies alone (core/collective/peer_copy_shard_group.h)
+};
+
 struct WorldSpec {
   model::ModelConfig config;
   int tp = 4;
@@ -39,12 +45,17 @@ struct WorldSpec {
   // Actors of real worlds agree over shared memory where they share a host; else over Gloo alone.
   bool shared_lane = true;
 
+  Gather gather = Gather::kCollective;
+
   // Devices.
   std::uint64_t device_bytes = 0;  // 0: ample
   std::uint64_t kv_cache_bytes = 256;
   std::vector<std::string>
       actor_uuids;  // empty: the devices' own; else what actors' devices claim to be
   bool phantom = false;
+  // Of each parameter that tokens depend on, from its first byte, a multiple of 8; 0: all. For
+  // models too large to be made again by the judge; the content digest covers the rest.
+  std::uint64_t lane_bytes = 0;
 };
 
 // What the test runtime and its workers call their version, and actors require.
@@ -65,8 +76,8 @@ inline constexpr std::pair<const char*, Duration rollout::CommandTimeouts::*> kC
     {"wake_up_timeout_ns", &rollout::CommandTimeouts::wake_up},
     {"shutdown_timeout_ns", &rollout::CommandTimeouts::shutdown}};
 // Timeouts for worlds whose time is real: long for a loaded machine, short for whoever waits until
-// one of them passes.
-void set_real_timeouts(WorldSpec& spec);
+// one of them passes. `worker_bytes` of weights are written, saved and hashed per worker.
+void set_real_timeouts(WorldSpec& spec, std::uint64_t worker_bytes = 0);
 
 // The default bucket: 1 KiB for models below 1 MiB, 640 MiB otherwise.
 std::uint64_t default_bucket_bytes(const model::CanonicalPlan& plan);

@@ -50,11 +50,14 @@ void add_spec(Json& json, const WorldSpec& s) {
   for (const auto& [name, timeout] : kCommandTimeouts) json[name] = (s.timeouts.*timeout).count();
   json["content_digest"] = s.sync.content_digest;
   json["layout"] = s.sync.layout ? Json(std::string(name_of(*s.sync.layout))) : Json(nullptr);
+  json["overlap"] = s.sync.overlap;
   json["base_version"] = s.base_version;
   json["shared_lane"] = s.shared_lane;
+  json["gather_by_copies"] = s.gather == Gather::kCopies;
   json["device_bytes"] = s.device_bytes;
   json["kv_cache_bytes"] = s.kv_cache_bytes;
   json["actor_uuids"] = s.actor_uuids;
+  json["lane_bytes"] = s.lane_bytes;
 }
 
 WorldSpec spec_from_json(const Json& json) {
@@ -78,10 +81,13 @@ WorldSpec spec_from_json(const Json& json) {
     s.sync.layout = wire::layout_from(*layout);
     if (!s.sync.layout) refuse("layout", "must be compact or rank_major");
   }
+  s.sync.overlap = get<bool>(json, "overlap");
   s.base_version = get_integer<std::int64_t>(json, "base_version");
   s.shared_lane = get<bool>(json, "shared_lane");
+  s.gather = get<bool>(json, "gather_by_copies") ? Gather::kCopies : Gather::kCollective;
   s.device_bytes = get_integer<std::uint64_t>(json, "device_bytes");
   s.kv_cache_bytes = get_integer<std::uint64_t>(json, "kv_cache_bytes");
+  s.lane_bytes = get_integer<std::uint64_t>(json, "lane_bytes");
   s.actor_uuids = get<std::vector<std::string>>(json, "actor_uuids");
   return s;
 }

@@ -14,8 +14,8 @@
 
 namespace tpsync::sync {
 
-// bucket_bytes, flush_cache, control_timeout, content_digest and layout must be the same on every
-// rank: sync refuses others, by name, before the runtime is touched.
+// bucket_bytes, flush_cache, control_timeout, content_digest, layout and overlap must be the same
+// on every rank: sync refuses others, by name, before the runtime is touched.
 struct SyncOptions {
   std::uint64_t bucket_bytes = 2048 * kMiB;  // of one chunk; the packed buffer's size
   bool flush_cache = true;
@@ -34,6 +34,9 @@ struct SyncOptions {
   std::int64_t last_committed_version = 0;
   bool content_digest = false;
   std::optional<wire::Layout> layout;  // default: rank_major where the runtime takes it
+  // Gathers the next chunk into a second packed buffer while the workers load one. In compact the
+  // second buffer's place in the preflight's memory is taken by the gather's staging: no overlap.
+  bool overlap = true;
 };
 
 // Throws InvalidInput kInvalidConfig, subject the option, in order: bucket_bytes > 0;

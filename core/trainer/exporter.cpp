@@ -229,15 +229,24 @@ class Exporter::Pass final : public transfer::WeightPass {
   std::span<const std::uint64_t> digest_sums() const override { return sums_; }
 
  private:
+  // Where chunk c is gathered, in rank-major order.
+  device::RegionId gathered(std::uint64_t chunk) const {
+    return staging_ ? staging_.id() : packed(chunk);
+  }
+  device::RegionId packed(std::uint64_t chunk) const {
+    return target_.buffers[chunk % target_.buffers.size()].region;
+  }
+  bool detach(Deadline deadline);
+
   Exporter& owner_;
   transfer::PassTarget target_;
-  device::Region staging_;  // compact only: the gather is rank-major, and is un-permuted from here
-  std::vector<device::RegionId> bindings_;
-  std::vector<std::uint64_t> sums_;        // per tensor emitted
-  std::vector<std::uint64_t> chunk_sums_;  // of the chunk in flight
-  std::size_t emitted_count_ = 0;          // of the owner's records, from the first
-  bool peers_may_read_ = false;            // the buffer that is gathered into
-  device::Stream stream_;                  // last: destroyed before what its work writes to
+  device::Region staging_;                  // compact only: the gather is un-permuted from here
+  std::vector<device::RegionId> bindings_;  // the first one is the chunk's
+  std::vector<std::uint64_t> sums_;         // per tensor emitted
+  std::vector<std::uint64_t> chunk_sums_;   // of the chunk in flight
+  std::size_t emitted_count_ = 0;           // of the owner's records, from the first
+  bool peers_may_read_ = false;             // what is gathered into
+  device::Stream stream_;                   // last: destroyed before what its work writes to
 };
 
 std::unique_ptr<transfer::WeightPass> Exporter::begin(const transfer::PassTarget& target) {
@@ -316,7 +325,6 @@ std::unique_ptr<transfer::WeightPass> Exporter::begin(const transfer::PassTarget
 
 Exporter::Pass::Pass(Exporter& owner, const transfer::PassTarget& target)
     : owner_(owner), target_(target), stream_(device::create_stream(owner.device_)) {
-  device::RegionId packed = target.buffer;
   const bool reads_peers = owner.shards_.reads_peers();
   if (target.layout == wire::Layout::kCompact) {
     staging_ = device::allocate(
@@ -324,13 +332,13 @@ Exporter::Pass::Pass(Exporter& owner, const transfer::PassTarget& target)
         {.bytes =
              transfer::buffer_bytes(wire::Layout::kRankMajor, target.bucket_bytes, owner.world_),
          .kind = reads_peers ? device::RegionKind::kExportable : device::RegionKind::kPlain});
-    packed = staging_.id();
   } else if (reads_peers) {
-    owner.shards_.attach(packed, target.handle);
+    for (const transfer::PassBuffer& buffer : target.buffers)
+      owner.shards_.attach(buffer.region, buffer.handle);
   }
   peers_may_read_ = reads_peers;
   bindings_.reserve(1 + owner.regions_.size());
-  bindings_.push_back(packed);
+  bindings_.push_back(gathered(0));
   bindings_.insert(bindings_.end(), owner.regions_.begin(), owner.regions_.end());
 }
 
@@ -348,6 +356,7 @@ void Exporter::Pass::gather(std::uint64_t chunk, std::uint64_t, Deadline deadlin
                             collective::ControlGroup& watch) {
   const Plan::ChunkPlan& plan = owner_.plan_->plans[chunk];
   device::Device& device = owner_.device_;
+  bindings_[0] = gathered(chunk);
   if (plan.pack) device.launch(stream_.id(), *plan.pack, bindings_);
   if (plan.digests) {
     chunk_sums_.assign(plan.digest_tensors.size(), 0);
@@ -356,7 +365,7 @@ void Exporter::Pass::gather(std::uint64_t chunk, std::uint64_t, Deadline deadlin
   owner_.shards_.all_gather(stream_.id(), bindings_[0], plan.parts);
   if (plan.unpermute) {
     if (owner_.shards_.reads_peers()) owner_.shards_.wait(stream_.id(), deadline, watch);
-    const device::RegionId both[] = {staging_.id(), target_.buffer};
+    const device::RegionId both[] = {staging_.id(), packed(chunk)};
     owner_.device_.launch(stream_.id(), *plan.unpermute, both);
   }
   owner_.shards_.wait(stream_.id(), deadline, watch);
@@ -367,10 +376,19 @@ void Exporter::Pass::gather(std::uint64_t chunk, std::uint64_t, Deadline deadlin
   }
 }
 
+// True once no peer has anything open that this rank gathers into.
+bool Exporter::Pass::detach(Deadline deadline) {
+  if (staging_) return owner_.shards_.detach(staging_.id(), deadline);
+  bool detached = true;
+  for (const transfer::PassBuffer& buffer : target_.buffers)
+    detached = owner_.shards_.detach(buffer.region, deadline) && detached;
+  return detached;
+}
+
 bool Exporter::Pass::quiesce(Deadline deadline) {
   try {
     owner_.device_.synchronize(stream_.id(), deadline);
-    peers_may_read_ = peers_may_read_ && !owner_.shards_.detach(bindings_[0], deadline);
+    if (peers_may_read_) peers_may_read_ = !detach(deadline);
     return !peers_may_read_;
   } catch (const std::exception&) {
     return false;

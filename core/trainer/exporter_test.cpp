@@ -178,11 +178,14 @@ class Actors {
     const auto chunks = transfer::plan_chunks(plan.tensors, bucket);
     const auto ranks = static_cast<std::uint64_t>(world());
     const std::uint64_t bytes = transfer::buffer_bytes(layout, bucket, ranks);
-    std::vector<device::Region> buffers;
+    const std::size_t count = layout == wire::Layout::kRankMajor ? 2 : 1;
+    std::vector<std::vector<device::Region>> buffers(ranks);
     std::vector<std::unique_ptr<transfer::WeightPass>> passes;
     for (int r = 0; r < world(); ++r) {
-      buffers.push_back(device::allocate(
-          device(r), {.bytes = bytes, .kind = device::RegionKind::kExportable, .tag = {}}));
+      for (std::size_t b = 0; b < count; ++b) {
+        buffers[static_cast<std::size_t>(r)].push_back(device::allocate(
+            device(r), {.bytes = bytes, .kind = device::RegionKind::kExportable, .tag = {}}));
+      }
     }
     std::vector<Worker> workers;
     wire::StartRequest start;
@@ -196,12 +199,14 @@ class Actors {
       workers.back().loader->begin(start, Deadline::never());
     }
     for (int r = 0; r < world(); ++r) {
-      passes.push_back(exporter(r).begin({.buffer = buffers[static_cast<std::size_t>(r)].id(),
+      std::vector<transfer::PassBuffer> targets;
+      for (const auto& buffer : buffers[static_cast<std::size_t>(r)])
+        targets.push_back({buffer.id(), ByteBuffer(1)});
+      passes.push_back(exporter(r).begin({.buffers = targets,
                                           .layout = layout,
                                           .bucket_bytes = bucket,
                                           .content_digest = true,
-                                          .chunks = chunks,
-                                          .handle = ByteBuffer(1)}));
+                                          .chunks = chunks}));
     }
     for (std::size_t c = 0; c < chunks.size(); ++c) {
       for (auto& pass : passes) pass->prepare(c, 0);
@@ -215,10 +220,11 @@ class Actors {
       }
       for (int r = 0; r < world(); ++r) {
         Worker& worker = workers[static_cast<std::size_t>(r)];
-        const auto handle = device(r).export_region(buffers[static_cast<std::size_t>(r)].id());
+        const auto& buffer = buffers[static_cast<std::size_t>(r)][c % count];
+        const auto handle = device(r).export_region(buffer.id());
         const device::Import import(*worker.device, worker.device->import_region(handle).region);
         worker.loader->load(update(plan, chunks[c], c), import.id(), Deadline::never());
-        device(r).revoke_export(buffers[static_cast<std::size_t>(r)].id());
+        device(r).revoke_export(buffer.id());
       }
     }
     sums.assign(plan.tensors.size(), 0);
@@ -468,8 +474,10 @@ TEST(Publication, APassKeepsABufferThatAPeerMayStillRead) {
       actors.publish(layout, 1024, result.sums, result.attestations);
       // The exported buffer is known by its handle; the staging buffer of compact is the pass's
       // own.
-      EXPECT_EQ(actors.meeting().attached, layout == wire::Layout::kRankMajor ? 2 : 0);
-      EXPECT_EQ(actors.meeting().detached, 2);
+      // Two ranks with two buffers each, or with one staging buffer, which the gather may export.
+      const bool rank_major = layout == wire::Layout::kRankMajor;
+      EXPECT_EQ(actors.meeting().attached, rank_major ? 4 : 0);
+      EXPECT_EQ(actors.meeting().detached, rank_major ? 4 : 2);
       const bool keeps = layout == wire::Layout::kCompact && !lets_go;
       EXPECT_EQ(actors.device(0).memory().free_bytes < free_before, keeps);
     }

@@ -45,7 +45,10 @@ struct RankMajorChunk {
   }
 };
 
-// Bytes that the buffer of a layout needs so that every chunk of at most `bucket_bytes` fits.
+// Of an actor in one publication: one is filled while the other is read.
+inline constexpr std::size_t kPackedBuffersMax = 2;
+
+// Bytes that a packed buffer of a layout needs so that every chunk of at most `bucket_bytes` fits.
 std::uint64_t buffer_bytes(wire::Layout layout, std::uint64_t bucket_bytes, std::uint64_t world);
 
 std::vector<Piece> compact_pieces(std::span<const wire::TensorRecord> tensors, const Chunk& chunk);

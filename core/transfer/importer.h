@@ -1,9 +1,10 @@
-// A worker's view of its actor's packed buffer: opened once per export, released once. The same
-// handle bytes mean the same export; other bytes close the old mapping before the new one is
-// opened.
+// A worker's view of its actor's packed buffers: each opened once per export, released once. The
+// same handle bytes mean the same export. An actor has at most two at a time: for a third, the one
+// that was opened first is closed before.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "tpsync/device/handles.h"
 #include "tpsync/wire/messages.h"
@@ -19,16 +20,21 @@ class Importer {
   // device; RuntimeBroken kIpc if it cannot be opened. After a failure nothing is open.
   device::RegionId open(const wire::HandleMap& handles, std::uint64_t bytes);
 
-  bool is_open() const { return static_cast<bool>(import_); }
+  bool is_open() const { return !opened_.empty(); }
 
-  // Closes what is open; returns how many imports that were (0 or 1).
+  // Closes what is open; returns how many imports that were.
   std::uint64_t release() noexcept;
 
  private:
+  struct Opened {
+    ByteBuffer handle;
+    device::Import import;
+    std::uint64_t bytes = 0;
+  };
+  const Opened& find_or_open(const ByteBuffer& handle, const std::string& uuid);
+
   device::Device& device_;
-  device::Import import_;
-  ByteBuffer handle_;
-  std::uint64_t bytes_ = 0;
+  std::vector<Opened> opened_;  // in the order in which they were opened
 };
 
 }  // namespace tpsync::transfer

@@ -1,13 +1,17 @@
-// The actors' side of the data plane: one packed buffer, allocated and exported once per
+// The actors' side of the data plane: one or two packed buffers, allocated and exported once per
 // publication, filled chunk by chunk.
 //
-// Exactly one agreement stands before each declared group of collectives and one after each
-// transfer: before a chunk's first group that is the agreement on the chunk before (or on the
-// buffer), and the one after its last group also tells rank 0 that every actor's buffer is
-// complete, so that no worker is sent to a buffer that is still being filled. Normally two per
-// chunk. Only after a transfer's agreement is the buffer written again. The sender knows nothing of
-// TP slicing. It does not free the exported buffer by itself while a worker may still have it open:
-// release() does, once the caller knows that nobody has.
+// Exactly one agreement stands before each declared group of collectives, and one after each
+// transfer; what is agreed on is also that every actor's buffer is complete, so that no worker is
+// sent to a buffer that is still being filled, and that every worker is done with the buffer that
+// is filled next.
+//
+// With one buffer a chunk is gathered, agreed on, transferred and agreed on. With two, chunk k + 1
+// is gathered while the workers load chunk k: one agreement then carries both, under the name of
+// transfer k, and the gather of chunk k + 2 begins behind it.
+//
+// The sender knows nothing of TP slicing. It does not free an exported buffer by itself while a
+// worker may still have it open: release() does, once the caller knows that nobody has.
 #pragma once
 
 #include <cstdint>
@@ -62,17 +66,23 @@ void for_each_rank(std::span<const ByteBuffer> parts, Read&& read) {
   }
 }
 
-// Rank 0's way to the runtime: one update command. Throws any Error.
+// Rank 0's way to the runtime: one update command, in two halves. Throws any Error; where await()
+// is not called, because the publication failed meanwhile, the runtime is given up by the caller.
 class UpdateSink {
  public:
   virtual ~UpdateSink() = default;
-  virtual void update(const wire::EncodedUpdate& update, const wire::HandleMap& handles) = 0;
+  // Returns once the runtime has been told; it works from then on.
+  virtual void send(const wire::EncodedUpdate& update, const wire::HandleMap& handles) = 0;
+  // Returns once every worker acknowledged.
+  virtual void await() = 0;
 };
 
 struct SenderOptions {
   std::uint64_t bucket_bytes = 0;
   wire::Layout layout = wire::Layout::kCompact;
   bool content_digest = false;
+  // Two buffers, in rank_major and where there is more than one chunk.
+  bool overlap = false;
 };
 
 // The updates of a plan, encoded once and resent in every publication.
@@ -92,16 +102,16 @@ class Sender {
   Sender(device::Device& device, WeightSource& source, Gates& gates, Log& log, UpdateSink* sink,
          std::span<const wire::TensorRecord> expected, std::vector<Chunk> chunks,
          const UpdatePlan* updates, const SenderOptions& options);
-  // Leaks the exported buffer if release() was not called: freeing it under an open import is
+  // Leaks the exported buffers if release() was not called: freeing one under an open import is
   // undefined.
   ~Sender();
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
 
-  // Collective. Allocates and exports the buffer, and merges the handles of all ranks by device
+  // Collective. Allocates and exports the buffers, and merges the handles of all ranks by device
   // UUID, which must be exactly `device_uuids` in rank order. Throws what the gates throw, and
   // PeerViolation: merge_handles' kMismatch, or kProtocol for malformed handles; agreed on as well.
-  // The buffer then stays until release() or the destructor.
+  // The buffers then stay until release() or the destructor.
   void open(std::span<const std::string> device_uuids);
 
   // Collective. All chunks. Throws what the gates throw; every rank throws at the same gate.
@@ -111,18 +121,29 @@ class Sender {
   // Returns the agreed content digest (empty if off).
   wire::ExpectedDigest verify_source(const std::string& fingerprint);
 
-  // Frees the buffer, which nobody may still have open; first waits until this rank's own work no
-  // longer touches it, and keeps the buffer if the deadline passes or the source throws. Throws no
+  // Frees the buffers, which nobody may still have open; first waits until this rank's own work no
+  // longer touches them, and keeps them if the deadline passes or the source throws. Throws no
   // std::exception.
   void release(Deadline deadline);
-  // True from the buffer's allocation in open() until release() freed it: as long as it is, a
-  // worker may have it open.
-  bool holds_buffer() const { return static_cast<bool>(buffer_); }
+  // True from the allocation in open() until release() freed it: as long as it is, a worker may
+  // have a buffer open.
+  bool holds_buffer() const { return !buffers_.empty(); }
 
  private:
+  struct Buffer {
+    device::Region region;
+    device::Export exported;
+    wire::HandleMap handles;  // of all actors' buffers of this number
+  };
+
+  ByteBuffer add_buffer();
+  void merge_handles_of(Buffer& buffer, std::span<const ByteBuffer> gathered,
+                        std::span<const std::string> device_uuids);
   std::optional<ErrorRecord> prepare(std::uint64_t chunk, std::uint64_t group);
-  void send_chunk(std::uint64_t chunk);
-  std::uint64_t group_count(std::uint64_t chunk);
+  void gather(std::uint64_t chunk, std::optional<ErrorRecord>& error);
+  void transfer(std::uint64_t chunk);
+  std::uint64_t ahead() const { return buffers_.size() - 1; }
+  std::uint64_t buffer_size() const;
   void check_emitted(const Chunk& chunk);
   wire::ExpectedDigest add_sums(std::span<const ByteBuffer> gathered) const;
 
@@ -135,10 +156,9 @@ class Sender {
   std::vector<Chunk> chunks_;
   const UpdatePlan* updates_;
   SenderOptions options_;
-  device::Region buffer_;
-  device::Export export_;
-  wire::HandleMap handles_;
+  std::vector<Buffer> buffers_;
   std::unique_ptr<WeightPass> pass_;
+  std::uint64_t groups_ = 0;  // of the chunk that was prepared last
 };
 
 // Merges one handle per rank by device UUID. `uuids` are the expected ones in rank order,

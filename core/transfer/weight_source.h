@@ -18,14 +18,19 @@
 
 namespace tpsync::transfer {
 
-// Where a pass writes: the packed buffer of the publication, in its layout.
+struct PassBuffer {
+  device::RegionId region = device::RegionId::kNone;
+  ByteBuffer handle;  // of its export, for weight groups that read their peers'
+};
+
+// Where a pass writes: the packed buffers of the publication, in its layout. Chunk c goes to
+// buffers[c % buffers.size()].
 struct PassTarget {
-  device::RegionId buffer = device::RegionId::kNone;
+  std::vector<PassBuffer> buffers;
   wire::Layout layout = wire::Layout::kCompact;
   std::uint64_t bucket_bytes = 0;
   bool content_digest = false;
   std::vector<Chunk> chunks;  // of the source's own metadata
-  ByteBuffer handle;          // of the buffer's export, for weight groups that read their peers'
 };
 
 // One traversal. For each chunk in order: prepare(chunk, group) and then gather(chunk, group) for
@@ -39,15 +44,15 @@ class WeightPass {
   // one, never one per tensor.
   virtual std::uint64_t group_count(std::uint64_t chunk) = 0;
 
-  // What can fail locally before the group, without touching the buffer: finds and checks what the
+  // What can fail locally before the group, without touching a buffer: finds and checks what the
   // group will carry, and records it as emitted. Not collective. Throws any Error; then no rank
   // must enter the group.
   virtual void prepare(std::uint64_t chunk, std::uint64_t group) = 0;
 
   // Packs this rank's pieces with the cast, and enters the group. Collective: every rank enters it,
-  // after all agreed that prepare succeeded and that the buffer is free. Returns when the chunk's
-  // bytes of this group are complete in this rank's buffer; a peer's may still be incomplete.
-  // Throws RuntimeBroken kPeerLost, kPeerFailed, kTimeout, kDevice.
+  // after all agreed that prepare succeeded and that the chunk's buffer is free. Returns when the
+  // chunk's bytes of this group are complete in this rank's buffer; a peer's may still be
+  // incomplete. Throws RuntimeBroken kPeerLost, kPeerFailed, kTimeout, kDevice.
   virtual void gather(std::uint64_t chunk, std::uint64_t group, Deadline deadline,
                       collective::ControlGroup& watch) = 0;
 
@@ -58,7 +63,7 @@ class WeightPass {
   // True if the source has nothing more to give. Asked after the last chunk.
   virtual bool exhausted() = 0;
 
-  // Blocks until nothing that this pass enqueued touches the buffer any more, and no peer has it
+  // Blocks until nothing that this pass enqueued touches a buffer any more, and no peer has one
   // open; false at the deadline.
   virtual bool quiesce(Deadline deadline) = 0;
 

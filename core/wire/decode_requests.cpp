@@ -353,6 +353,7 @@ SchemaReport decode_schema_report(ByteView bytes) {
   report.fingerprint = in.text(root.field("fingerprint"));
   report.bucket_bytes = in.natural(root.field("bucket_bytes"));
   report.content_digest = in.boolean(root.field("content_digest"));
+  report.overlap = in.boolean(root.field("overlap"));
   report.layout = in.text(root.field("layout"));
   report.flush_cache = in.boolean(root.field("flush_cache"));
   report.control_timeout_ns = in.integer(root.field("control_timeout_ns"));

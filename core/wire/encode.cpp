@@ -285,6 +285,7 @@ void encode(const SchemaReport& report, ByteBuffer& out) {
   writer.text(report.fingerprint);
   writer.natural(report.bucket_bytes);
   writer.boolean(report.content_digest);
+  writer.boolean(report.overlap);
   writer.text(report.layout);
   writer.boolean(report.flush_cache);
   writer.integer(report.control_timeout_ns);

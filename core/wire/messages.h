@@ -276,6 +276,7 @@ struct SchemaReport {       // each rank to all: what must be the same on every 
   std::string fingerprint;  // of the manifest that it plans
   std::uint64_t bucket_bytes = 0;
   bool content_digest = false;
+  bool overlap = false;
   std::string layout;  // a name of Layout; empty: any
   bool flush_cache = false;
   std::int64_t control_timeout_ns = 0;

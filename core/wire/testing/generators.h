@@ -281,6 +281,7 @@ inline SchemaReport schema_report() {
   out.fingerprint = text();
   out.bucket_bytes = natural();
   out.content_digest = boolean();
+  out.overlap = boolean();
   out.layout = text();
   out.flush_cache = boolean();
   out.control_timeout_ns = integer();

@@ -36,6 +36,10 @@ void WorldFlags::add_to(CLI::App& app) {
   app.add_flag("--separate-experts", separate_experts,
                "The trainer stores experts one by one, not fused");
   app.add_flag("--fp32", fp32, "The trainer stores float32, whatever the model's dtype is");
+  if (std::find(worlds.begin(), worlds.end(), "gpu") != worlds.end()) {
+    app.add_flag("--vmm-exports", vmm_exports,
+                 "GPUs export descriptors of the virtual memory API, not CUDA IPC (--world gpu)");
+  }
   app.add_flag("--phantom", phantom, "Track extents and content tags instead of bytes");
 }
 
@@ -86,6 +90,9 @@ WorldSpec WorldFlags::spec() const {
   if (gloo_only && world == "sim") {
     throw UsageError{"--gloo-only: only worlds of processes have another way; use --world process"};
   }
+  if (vmm_exports && world != "gpu") {
+    throw UsageError{"--vmm-exports: only GPUs have another way; use --world gpu"};
+  }
   if (bucket_mib && bucket_bytes) {
     throw UsageError{"--bucket-mib: give either --bucket-mib or --bucket-bytes"};
   }
@@ -103,6 +110,7 @@ WorldSpec WorldFlags::spec() const {
   spec.gather = gather == "copies" || (gather.empty() && world == "gpu") ? Gather::kCopies
                                                                          : Gather::kCollective;
   spec.shared_lane = !gloo_only;
+  spec.vmm_exports = vmm_exports;
   try {
     const model::CanonicalPlan plan = model::plan_canonical(spec.config);
     if (world != "sim")
@@ -133,6 +141,7 @@ std::string WorldFlags::text(const WorldSpec& spec) const {
   if (spec.storage == Storage::kSeparateExperts) text += " --separate-experts";
   if (fp32) text += " --fp32";
   if (!gather.empty()) text += " --gather " + gather;
+  if (spec.vmm_exports) text += " --vmm-exports";
   if (!spec.shared_lane) text += " --gloo-only";
   return text;
 }

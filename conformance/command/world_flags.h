@@ -26,6 +26,7 @@ struct WorldFlags {
   bool phantom = false;
   bool no_overlap = false;
   bool fp32 = false;
+  bool vmm_exports = false;
   bool separate_experts = false;
   std::string gather;  // "collective", "copies"; empty: what is faster there
   bool gloo_only = false;

@@ -22,7 +22,9 @@ class GpuHardware final : public Hardware {
   GpuHardware(const WrittenWorld& world, int index)
       : world_(world),
         account_(device::MemoryAccount::open(world.account)),
-        cuda_(clock_, {.ordinal = index}),
+        cuda_(clock_, {.ordinal = index,
+                       .export_kind = world.spec.vmm_exports ? device::CudaExportKind::kVmmFd
+                                                             : device::CudaExportKind::kCudaIpc}),
         device_(cuda_, *account_, threads_, options(world, index)),
         content_(cuda_, clock_, world.spec) {
     if (cuda_.uuid() != world.gpus[static_cast<std::size_t>(index)]) {

@@ -93,6 +93,10 @@ Outcome Actor::setup() {
   });
 }
 
+void Actor::train(Duration duration) {
+  if (duration > Duration::zero()) ports_.world.clock.sleep_until(now() + duration);
+}
+
 void Actor::step() {
   const std::int64_t version = sync_ ? sync_->next_version() : version_returned_ + 1;
   trainer_.step(static_cast<std::uint64_t>(version));

@@ -46,6 +46,8 @@ struct WorldSpec {
   bool shared_lane = true;
 
   Gather gather = Gather::kCollective;
+  // GPUs export their memory as descriptors of the virtual memory API rather than by CUDA IPC.
+  bool vmm_exports = false;
 
   // Devices.
   std::uint64_t device_bytes = 0;  // 0: ample

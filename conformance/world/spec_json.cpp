@@ -57,6 +57,7 @@ void add_spec(Json& json, const WorldSpec& s) {
   json["device_bytes"] = s.device_bytes;
   json["kv_cache_bytes"] = s.kv_cache_bytes;
   json["actor_uuids"] = s.actor_uuids;
+  json["vmm_exports"] = s.vmm_exports;
   json["lane_bytes"] = s.lane_bytes;
 }
 
@@ -87,6 +88,7 @@ WorldSpec spec_from_json(const Json& json) {
   s.gather = get<bool>(json, "gather_by_copies") ? Gather::kCopies : Gather::kCollective;
   s.device_bytes = get_integer<std::uint64_t>(json, "device_bytes");
   s.kv_cache_bytes = get_integer<std::uint64_t>(json, "kv_cache_bytes");
+  s.vmm_exports = get<bool>(json, "vmm_exports");
   s.lane_bytes = get_integer<std::uint64_t>(json, "lane_bytes");
   s.actor_uuids = get<std::vector<std::string>>(json, "actor_uuids");
   return s;

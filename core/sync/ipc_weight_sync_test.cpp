@@ -227,8 +227,8 @@ TEST_F(IpcWeightSyncTest, ThePreflightNeedsLivingWorkersMemoryAndAPassedProbe) {
 class FailingStep : public IpcWeightSyncTest, public testing::WithParamInterface<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Steps, FailingStep,
-                         testing::Values("init", "start", "update 0", "update 2", "loaded", "finish",
-                                         "release"));
+                         testing::Values("init", "start", "update 0", "update 2", "loaded",
+                                         "finish", "release"));
 
 TEST_P(FailingStep, PoisonsAndKeepsTheVersion) {
   sync().setup();

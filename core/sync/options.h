@@ -34,8 +34,8 @@ struct SyncOptions {
   std::int64_t last_committed_version = 0;
   bool content_digest = false;
   std::optional<wire::Layout> layout;  // default: rank_major where the runtime takes it
-  // Gathers the next chunk into a second packed buffer while the workers load one. In compact the
-  // second buffer's place in the preflight's memory is taken by the gather's staging: no overlap.
+  // Gathers the next chunk, and packs the one after it, while the workers load one: in three packed
+  // buffers. In compact, whose gather needs a buffer to itself, there is no overlap.
   bool overlap = true;
 };
 

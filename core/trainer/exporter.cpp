@@ -1,6 +1,7 @@
 #include "tpsync/trainer/exporter.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <string_view>
 
@@ -236,17 +237,25 @@ class Exporter::Pass final : public transfer::WeightPass {
   device::RegionId packed(std::uint64_t chunk) const {
     return target_.buffers[chunk % target_.buffers.size()].region;
   }
+  void pack(std::uint64_t chunk);
+  void add_sums(std::uint64_t chunk);
   bool detach(Deadline deadline);
+
+  // The chunk that is gathered, and the one that is packed meanwhile.
+  static constexpr std::size_t kPackedChunks = 2;
 
   Exporter& owner_;
   transfer::PassTarget target_;
   device::Region staging_;                  // compact only: the gather is un-permuted from here
   std::vector<device::RegionId> bindings_;  // the first one is the chunk's
   std::vector<std::uint64_t> sums_;         // per tensor emitted
-  std::vector<std::uint64_t> chunk_sums_;   // of the chunk in flight
-  std::size_t emitted_count_ = 0;           // of the owner's records, from the first
-  bool peers_may_read_ = false;             // what is gathered into
-  device::Stream stream_;                   // last: destroyed before what its work writes to
+  std::array<std::vector<std::uint64_t>, kPackedChunks> chunk_sums_;
+  std::uint64_t packed_count_ = 0;  // chunks whose part is packed or on its way
+  std::size_t emitted_count_ = 0;   // of the owner's records, from the first
+  bool peers_may_read_ = false;     // what is gathered into
+  // Last: destroyed before what their work writes to.
+  device::Stream packing_;
+  device::Stream stream_;
 };
 
 std::unique_ptr<transfer::WeightPass> Exporter::begin(const transfer::PassTarget& target) {
@@ -324,7 +333,10 @@ std::unique_ptr<transfer::WeightPass> Exporter::begin(const transfer::PassTarget
 }
 
 Exporter::Pass::Pass(Exporter& owner, const transfer::PassTarget& target)
-    : owner_(owner), target_(target), stream_(device::create_stream(owner.device_)) {
+    : owner_(owner),
+      target_(target),
+      packing_(device::create_stream(owner.device_)),
+      stream_(device::create_stream(owner.device_)) {
   const bool reads_peers = owner.shards_.reads_peers();
   if (target.layout == wire::Layout::kCompact) {
     staging_ = device::allocate(
@@ -352,28 +364,42 @@ void Exporter::Pass::prepare(std::uint64_t chunk, std::uint64_t) {
   emitted_count_ += range.count;
 }
 
+// This rank's part, and its digest.
+void Exporter::Pass::pack(std::uint64_t chunk) {
+  const Plan::ChunkPlan& plan = owner_.plan_->plans[chunk];
+  bindings_[0] = gathered(chunk);
+  if (plan.pack) owner_.device_.launch(packing_.id(), *plan.pack, bindings_);
+  if (plan.digests) {
+    std::vector<std::uint64_t>& sums = chunk_sums_[chunk % kPackedChunks];
+    sums.assign(plan.digest_tensors.size(), 0);
+    owner_.device_.launch_digests(packing_.id(), *plan.digests, bindings_, sums);
+  }
+  packed_count_ = chunk + 1;
+}
+
 void Exporter::Pass::gather(std::uint64_t chunk, std::uint64_t, Deadline deadline,
                             collective::ControlGroup& watch) {
   const Plan::ChunkPlan& plan = owner_.plan_->plans[chunk];
-  device::Device& device = owner_.device_;
-  bindings_[0] = gathered(chunk);
-  if (plan.pack) device.launch(stream_.id(), *plan.pack, bindings_);
-  if (plan.digests) {
-    chunk_sums_.assign(plan.digest_tensors.size(), 0);
-    device.launch_digests(stream_.id(), *plan.digests, bindings_, chunk_sums_);
-  }
-  owner_.shards_.all_gather(stream_.id(), bindings_[0], plan.parts);
+  if (packed_count_ == chunk) pack(chunk);
+  owner_.shards_.wait(packing_.id(), deadline, watch);
+  if (target_.content_digest) add_sums(chunk);
+  const bool ahead = !staging_ && target_.buffers.size() == transfer::kPackedBuffersMax;
+  if (ahead && packed_count_ < target_.chunks.size()) pack(chunk + 1);
+  owner_.shards_.all_gather(stream_.id(), gathered(chunk), plan.parts);
   if (plan.unpermute) {
     if (owner_.shards_.reads_peers()) owner_.shards_.wait(stream_.id(), deadline, watch);
     const device::RegionId both[] = {staging_.id(), packed(chunk)};
     owner_.device_.launch(stream_.id(), *plan.unpermute, both);
   }
   owner_.shards_.wait(stream_.id(), deadline, watch);
-  if (!target_.content_digest) return;
+}
+
+void Exporter::Pass::add_sums(std::uint64_t chunk) {
   sums_.resize(emitted_count_, 0);
-  for (std::size_t i = 0; i < plan.digest_tensors.size() && plan.digests; ++i) {
-    sums_[plan.digest_tensors[i]] += chunk_sums_[i];
-  }
+  const Plan::ChunkPlan& plan = owner_.plan_->plans[chunk];
+  if (!plan.digests) return;
+  const std::vector<std::uint64_t>& sums = chunk_sums_[chunk % kPackedChunks];
+  for (std::size_t i = 0; i < sums.size(); ++i) sums_[plan.digest_tensors[i]] += sums[i];
 }
 
 // True once no peer has anything open that this rank gathers into.
@@ -387,6 +413,7 @@ bool Exporter::Pass::detach(Deadline deadline) {
 
 bool Exporter::Pass::quiesce(Deadline deadline) {
   try {
+    owner_.device_.synchronize(packing_.id(), deadline);
     owner_.device_.synchronize(stream_.id(), deadline);
     if (peers_may_read_) peers_may_read_ = !detach(deadline);
     return !peers_may_read_;

@@ -178,7 +178,7 @@ class Actors {
     const auto chunks = transfer::plan_chunks(plan.tensors, bucket);
     const auto ranks = static_cast<std::uint64_t>(world());
     const std::uint64_t bytes = transfer::buffer_bytes(layout, bucket, ranks);
-    const std::size_t count = layout == wire::Layout::kRankMajor ? 2 : 1;
+    const std::size_t count = layout == wire::Layout::kRankMajor ? transfer::kPackedBuffersMax : 1;
     std::vector<std::vector<device::Region>> buffers(ranks);
     std::vector<std::unique_ptr<transfer::WeightPass>> passes;
     for (int r = 0; r < world(); ++r) {
@@ -474,10 +474,10 @@ TEST(Publication, APassKeepsABufferThatAPeerMayStillRead) {
       actors.publish(layout, 1024, result.sums, result.attestations);
       // The exported buffer is known by its handle; the staging buffer of compact is the pass's
       // own.
-      // Two ranks with two buffers each, or with one staging buffer, which the gather may export.
+      // Two ranks with three buffers each, or with one staging buffer, which the gather may export.
       const bool rank_major = layout == wire::Layout::kRankMajor;
-      EXPECT_EQ(actors.meeting().attached, rank_major ? 4 : 0);
-      EXPECT_EQ(actors.meeting().detached, rank_major ? 4 : 2);
+      EXPECT_EQ(actors.meeting().attached, rank_major ? 6 : 0);
+      EXPECT_EQ(actors.meeting().detached, rank_major ? 6 : 2);
       const bool keeps = layout == wire::Layout::kCompact && !lets_go;
       EXPECT_EQ(actors.device(0).memory().free_bytes < free_before, keeps);
     }

@@ -45,8 +45,9 @@ struct RankMajorChunk {
   }
 };
 
-// Of an actor in one publication: one is filled while the other is read.
-inline constexpr std::size_t kPackedBuffersMax = 2;
+// Of an actor in one publication: one is read by its worker, one is gathered into, and in one the
+// actor packs its own part of the chunk after that.
+inline constexpr std::size_t kPackedBuffersMax = 3;
 
 // Bytes that a packed buffer of a layout needs so that every chunk of at most `bucket_bytes` fits.
 std::uint64_t buffer_bytes(wire::Layout layout, std::uint64_t bucket_bytes, std::uint64_t world);

@@ -1,6 +1,6 @@
 // A worker's view of its actor's packed buffers: each opened once per export, released once. The
-// same handle bytes mean the same export. An actor has at most two at a time: for a third, the one
-// that was opened first is closed before.
+// same handle bytes mean the same export. An actor has at most kPackedBuffersMax at a time: for one
+// more, the one that was opened first is closed before.
 #pragma once
 
 #include <cstdint>

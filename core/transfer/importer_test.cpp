@@ -85,17 +85,18 @@ TEST_F(ImporterTest, TwoExportsStayOpenSideBySide) {
   EXPECT_EQ(counted_.closes, 2);
 }
 
-TEST_F(ImporterTest, AThirdExportClosesTheOneThatWasOpenedFirst) {
-  const wire::HandleMap first = exported(*actor_, 64, "gpu-0");
+TEST_F(ImporterTest, AFourthExportClosesTheOneThatWasOpenedFirst) {
+  importer_.open(exported(*actor_, 64, "gpu-0"), 64);
   const wire::HandleMap second = exported(*actor_, 64, "gpu-0");
-  importer_.open(first, 64);
   const device::RegionId other = importer_.open(second, 64);
+  importer_.open(exported(*actor_, 64, "gpu-0"), 64);
+  EXPECT_EQ(counted_.closes, 0);
   importer_.open(exported(*actor_, 128, "gpu-0"), 128);
-  EXPECT_EQ(counted_.imports, 3);
+  EXPECT_EQ(counted_.imports, 4);
   EXPECT_EQ(counted_.closes, 1);
-  EXPECT_EQ(memory_.open_imports(), 2u);
+  EXPECT_EQ(memory_.open_imports(), 3u);
   EXPECT_EQ(importer_.open(second, 64), other);
-  EXPECT_EQ(importer_.release(), 2u);
+  EXPECT_EQ(importer_.release(), 3u);
 }
 
 TEST_F(ImporterTest, AfterAReleaseTheSameBytesAreOpenedAnew) {

@@ -129,9 +129,8 @@ ByteBuffer Sender::add_buffer() {
 
 void Sender::open(std::span<const std::string> device_uuids) {
   gates_.enter("native-buffer-allocation", 0);
-  const bool overlaps =
-      options_.overlap && options_.layout == wire::Layout::kRankMajor && chunks_.size() > 1;
-  const std::size_t count = overlaps ? kPackedBuffersMax : 1;
+  const bool overlaps = options_.overlap && options_.layout == wire::Layout::kRankMajor;
+  const std::size_t count = overlaps ? std::min(kPackedBuffersMax, chunks_.size()) : 1;
   std::vector<ByteBuffer> own(count);
   std::optional<ErrorRecord> error;
   attempt(error, [&] {

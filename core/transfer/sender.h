@@ -1,4 +1,4 @@
-// The actors' side of the data plane: one or two packed buffers, allocated and exported once per
+// The actors' side of the data plane: one packed buffer, or three, allocated and exported once per
 // publication, filled chunk by chunk.
 //
 // Exactly one agreement stands before each declared group of collectives, and one after each
@@ -6,9 +6,10 @@
 // sent to a buffer that is still being filled, and that every worker is done with the buffer that
 // is filled next.
 //
-// With one buffer a chunk is gathered, agreed on, transferred and agreed on. With two, chunk k + 1
-// is gathered while the workers load chunk k: one agreement then carries both, under the name of
-// transfer k, and the gather of chunk k + 2 begins behind it.
+// With one buffer a chunk is gathered, agreed on, transferred and agreed on. With overlap, chunk
+// k + 1 is gathered, and each actor's part of chunk k + 2 packed, while the workers load chunk k:
+// one agreement then carries transfer k and gather k + 1, under the name of the transfer, and the
+// gather of chunk k + 2 begins behind it.
 //
 // The sender knows nothing of TP slicing. It does not free an exported buffer by itself while a
 // worker may still have it open: release() does, once the caller knows that nobody has.
@@ -81,7 +82,7 @@ struct SenderOptions {
   std::uint64_t bucket_bytes = 0;
   wire::Layout layout = wire::Layout::kCompact;
   bool content_digest = false;
-  // Two buffers, in rank_major and where there is more than one chunk.
+  // A buffer for each of up to kPackedBuffersMax chunks, in rank_major.
   bool overlap = false;
 };
 
@@ -142,7 +143,8 @@ class Sender {
   std::optional<ErrorRecord> prepare(std::uint64_t chunk, std::uint64_t group);
   void gather(std::uint64_t chunk, std::optional<ErrorRecord>& error);
   void transfer(std::uint64_t chunk);
-  std::uint64_t ahead() const { return buffers_.size() - 1; }
+  // How many chunks the gathers are ahead of the transfers.
+  std::uint64_t ahead() const { return buffers_.size() > 1 ? 1 : 0; }
   std::uint64_t buffer_size() const;
   void check_emitted(const Chunk& chunk);
   wire::ExpectedDigest add_sums(std::span<const ByteBuffer> gathered) const;

@@ -24,7 +24,8 @@ struct PassBuffer {
 };
 
 // Where a pass writes: the packed buffers of the publication, in its layout. Chunk c goes to
-// buffers[c % buffers.size()].
+// buffers[c % buffers.size()]. Of three, the one of chunk c + 1 is free when chunk c's first group
+// is entered: this rank's own part of it may be packed from then on.
 struct PassTarget {
   std::vector<PassBuffer> buffers;
   wire::Layout layout = wire::Layout::kCompact;

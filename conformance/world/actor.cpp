@@ -168,8 +168,8 @@ Outcome Actor::init_and_start() {
       start.chunk_tensor_counts.push_back(chunk.count);
     }
     start.layout = wire::Layout::kRankMajor;
-    start.buffer_bytes = transfer::buffer_bytes(start.layout, spec_.sync.bucket_bytes,
-                                                static_cast<std::uint64_t>(spec_.actors));
+    start.buffer_bytes = transfer::slot_bytes(start.layout, spec_.sync.bucket_bytes,
+                                              static_cast<std::uint64_t>(spec_.actors));
     start.source_layout = exporter_->layout();
     trainer_.step(static_cast<std::uint64_t>(version));
     ports_.recorder.record(Record::kPublished, static_cast<std::uint64_t>(version));
@@ -182,7 +182,9 @@ Outcome Actor::init_and_start() {
     ByteBuffer handle = ports_.device.export_region(manual->buffer.id());
     manual->handles.entries.emplace_back(ports_.device.uuid(), handle);
     manual->exported = device::Export(ports_.device, manual->buffer.id());
-    manual->pass = exporter_->begin({.buffers = {{manual->buffer.id(), std::move(handle)}},
+    manual->pass = exporter_->begin({.buffer = manual->buffer.id(),
+                                     .handle = std::move(handle),
+                                     .buffer_bytes = start.buffer_bytes,
                                      .layout = start.layout,
                                      .bucket_bytes = spec_.sync.bucket_bytes,
                                      .chunks = manual->chunks});

@@ -27,6 +27,7 @@ class UpdatesToTarget final : public transfer::UpdateSink {
     target_.send_update(update, handles);
   }
   void await() override { target_.await_update(); }
+  void give_up(const ErrorRecord& cause) noexcept override { target_.poison(to_text(cause)); }
 
  private:
   PublicationTarget& target_;
@@ -438,8 +439,6 @@ wire::StartRequest IpcWeightSync::prepare_publication(const wire::TopologyReport
     for (const transfer::Chunk& chunk : plan_->chunks)
       start.chunk_tensor_counts.push_back(chunk.count);
     start.layout = topology.layout;
-    start.buffer_bytes = transfer::buffer_bytes(topology.layout, options_.bucket_bytes,
-                                                static_cast<std::uint64_t>(group_->size()));
     start.content_digest = options_.content_digest;
     if (rank_ == 0 && topology.layout == wire::Layout::kRankMajor) {
       start.source_layout = source_.layout();
@@ -451,6 +450,8 @@ wire::StartRequest IpcWeightSync::prepare_publication(const wire::TopologyReport
                                 .layout = topology.layout,
                                 .content_digest = options_.content_digest,
                                 .overlap = options_.overlap});
+    start.buffer_bytes = sender_->buffer_bytes();
+    start.slots = sender_->slots();
   });
   consensus_.agree(error);
   return start;

@@ -210,6 +210,8 @@ struct Exporter::Plan {
   std::vector<transfer::Chunk> chunks;
   wire::Layout layout = wire::Layout::kCompact;
   bool digest = false;
+  std::uint64_t buffer_bytes = 0;
+  std::uint64_t slots = 1;
   std::vector<ChunkPlan> plans;
 };
 
@@ -230,16 +232,8 @@ class Exporter::Pass final : public transfer::WeightPass {
   std::span<const std::uint64_t> digest_sums() const override { return sums_; }
 
  private:
-  // Where chunk c is gathered, in rank-major order.
-  device::RegionId gathered(std::uint64_t chunk) const {
-    return staging_ ? staging_.id() : packed(chunk);
-  }
-  device::RegionId packed(std::uint64_t chunk) const {
-    return target_.buffers[chunk % target_.buffers.size()].region;
-  }
   void pack(std::uint64_t chunk);
   void add_sums(std::uint64_t chunk);
-  bool detach(Deadline deadline);
 
   // The chunk that is gathered, and the one that is packed meanwhile.
   static constexpr std::size_t kPackedChunks = 2;
@@ -247,7 +241,7 @@ class Exporter::Pass final : public transfer::WeightPass {
   Exporter& owner_;
   transfer::PassTarget target_;
   device::Region staging_;                  // compact only: the gather is un-permuted from here
-  std::vector<device::RegionId> bindings_;  // the first one is the chunk's
+  std::vector<device::RegionId> bindings_;  // the first one is gathered into
   std::vector<std::uint64_t> sums_;         // per tensor emitted
   std::array<std::vector<std::uint64_t>, kPackedChunks> chunk_sums_;
   std::uint64_t packed_count_ = 0;  // chunks whose part is packed or on its way
@@ -260,19 +254,26 @@ class Exporter::Pass final : public transfer::WeightPass {
 
 std::unique_ptr<transfer::WeightPass> Exporter::begin(const transfer::PassTarget& target) {
   if (plan_ && plan_->chunks == target.chunks && plan_->layout == target.layout &&
-      plan_->digest == target.content_digest) {
+      plan_->digest == target.content_digest && plan_->buffer_bytes == target.buffer_bytes &&
+      plan_->slots == target.slots) {
     return std::make_unique<Pass>(*this, target);
   }
   auto plan = std::make_unique<Plan>();
   plan->chunks = target.chunks;
   plan->layout = target.layout;
   plan->digest = target.content_digest;
+  plan->buffer_bytes = target.buffer_bytes;
+  plan->slots = target.slots;
+  TPSYNC_ASSERT(target.layout == wire::Layout::kRankMajor || target.slots == 1);
   for (const transfer::Chunk& chunk : target.chunks) {
+    const std::uint64_t slot =
+        transfer::slot_offset(target.buffer_bytes, target.slots, plan->plans.size());
     TPSYNC_ASSERT(chunk.first + chunk.count <= records_.size());
     const auto regions = transfer::rank_major_pieces(records_, chunk, layout_);
     Plan::ChunkPlan& out = plan->plans.emplace_back();
     out.parts.reserve(regions.regions.size());
-    for (const auto& region : regions.regions) out.parts.push_back({region.offset, region.bytes});
+    for (const auto& region : regions.regions)
+      out.parts.push_back({slot + region.offset, region.bytes});
 
     std::vector<device::PackPiece> pack;
     std::vector<device::DigestItem> digests;
@@ -285,14 +286,14 @@ std::unique_ptr<transfer::WeightPass> Exporter::begin(const transfer::PassTarget
       const std::uint64_t item = item_size(source.wire);
       pack.push_back({.dst = 0,
                       .src = source.binding,
-                      .dst_offset = piece.offset,
+                      .dst_offset = slot + piece.offset,
                       .src_offset = source.offset,
                       .count = piece.bytes / item,
                       .dst_dtype = source.wire,
                       .src_dtype = source.stored});
       const std::uint64_t row_bytes = piece.bytes / (piece.row1 - piece.row0);
       digests.push_back({.region = 0,
-                         .offset = piece.offset,
+                         .offset = slot + piece.offset,
                          .pitch = row_bytes,
                          .item_bytes = static_cast<std::uint32_t>(item),
                          .row0 = piece.row0,
@@ -337,20 +338,20 @@ Exporter::Pass::Pass(Exporter& owner, const transfer::PassTarget& target)
       target_(target),
       packing_(device::create_stream(owner.device_)),
       stream_(device::create_stream(owner.device_)) {
+  device::RegionId packed = target.buffer;
   const bool reads_peers = owner.shards_.reads_peers();
   if (target.layout == wire::Layout::kCompact) {
     staging_ = device::allocate(
         owner.device_,
-        {.bytes =
-             transfer::buffer_bytes(wire::Layout::kRankMajor, target.bucket_bytes, owner.world_),
+        {.bytes = transfer::slot_bytes(wire::Layout::kRankMajor, target.bucket_bytes, owner.world_),
          .kind = reads_peers ? device::RegionKind::kExportable : device::RegionKind::kPlain});
+    packed = staging_.id();
   } else if (reads_peers) {
-    for (const transfer::PassBuffer& buffer : target.buffers)
-      owner.shards_.attach(buffer.region, buffer.handle);
+    owner.shards_.attach(packed, target.handle);
   }
   peers_may_read_ = reads_peers;
   bindings_.reserve(1 + owner.regions_.size());
-  bindings_.push_back(gathered(0));
+  bindings_.push_back(packed);
   bindings_.insert(bindings_.end(), owner.regions_.begin(), owner.regions_.end());
 }
 
@@ -367,7 +368,6 @@ void Exporter::Pass::prepare(std::uint64_t chunk, std::uint64_t) {
 // This rank's part, and its digest.
 void Exporter::Pass::pack(std::uint64_t chunk) {
   const Plan::ChunkPlan& plan = owner_.plan_->plans[chunk];
-  bindings_[0] = gathered(chunk);
   if (plan.pack) owner_.device_.launch(packing_.id(), *plan.pack, bindings_);
   if (plan.digests) {
     std::vector<std::uint64_t>& sums = chunk_sums_[chunk % kPackedChunks];
@@ -383,12 +383,12 @@ void Exporter::Pass::gather(std::uint64_t chunk, std::uint64_t, Deadline deadlin
   if (packed_count_ == chunk) pack(chunk);
   owner_.shards_.wait(packing_.id(), deadline, watch);
   if (target_.content_digest) add_sums(chunk);
-  const bool ahead = !staging_ && target_.buffers.size() == transfer::kPackedBuffersMax;
+  const bool ahead = target_.slots == transfer::kSlotsMax;
   if (ahead && packed_count_ < target_.chunks.size()) pack(chunk + 1);
-  owner_.shards_.all_gather(stream_.id(), gathered(chunk), plan.parts);
+  owner_.shards_.all_gather(stream_.id(), bindings_[0], plan.parts);
   if (plan.unpermute) {
     if (owner_.shards_.reads_peers()) owner_.shards_.wait(stream_.id(), deadline, watch);
-    const device::RegionId both[] = {staging_.id(), packed(chunk)};
+    const device::RegionId both[] = {staging_.id(), target_.buffer};
     owner_.device_.launch(stream_.id(), *plan.unpermute, both);
   }
   owner_.shards_.wait(stream_.id(), deadline, watch);
@@ -402,20 +402,11 @@ void Exporter::Pass::add_sums(std::uint64_t chunk) {
   for (std::size_t i = 0; i < sums.size(); ++i) sums_[plan.digest_tensors[i]] += sums[i];
 }
 
-// True once no peer has anything open that this rank gathers into.
-bool Exporter::Pass::detach(Deadline deadline) {
-  if (staging_) return owner_.shards_.detach(staging_.id(), deadline);
-  bool detached = true;
-  for (const transfer::PassBuffer& buffer : target_.buffers)
-    detached = owner_.shards_.detach(buffer.region, deadline) && detached;
-  return detached;
-}
-
 bool Exporter::Pass::quiesce(Deadline deadline) {
   try {
     owner_.device_.synchronize(packing_.id(), deadline);
     owner_.device_.synchronize(stream_.id(), deadline);
-    if (peers_may_read_) peers_may_read_ = !detach(deadline);
+    peers_may_read_ = peers_may_read_ && !owner_.shards_.detach(bindings_[0], deadline);
     return !peers_may_read_;
   } catch (const std::exception&) {
     return false;

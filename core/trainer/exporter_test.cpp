@@ -177,20 +177,21 @@ class Actors {
     const model::CanonicalPlan plan = model::plan_canonical(config_);
     const auto chunks = transfer::plan_chunks(plan.tensors, bucket);
     const auto ranks = static_cast<std::uint64_t>(world());
-    const std::uint64_t bytes = transfer::buffer_bytes(layout, bucket, ranks);
-    const std::size_t count = layout == wire::Layout::kRankMajor ? transfer::kPackedBuffersMax : 1;
-    std::vector<std::vector<device::Region>> buffers(ranks);
+    const std::uint64_t slots = layout == wire::Layout::kRankMajor
+                                    ? std::min<std::uint64_t>(transfer::kSlotsMax, chunks.size())
+                                    : 1;
+    const std::uint64_t bytes = slots * transfer::slot_bytes(layout, bucket, ranks, slots);
+    std::vector<device::Region> buffers;
     std::vector<std::unique_ptr<transfer::WeightPass>> passes;
     for (int r = 0; r < world(); ++r) {
-      for (std::size_t b = 0; b < count; ++b) {
-        buffers[static_cast<std::size_t>(r)].push_back(device::allocate(
-            device(r), {.bytes = bytes, .kind = device::RegionKind::kExportable, .tag = {}}));
-      }
+      buffers.push_back(device::allocate(
+          device(r), {.bytes = bytes, .kind = device::RegionKind::kExportable, .tag = {}}));
     }
     std::vector<Worker> workers;
     wire::StartRequest start;
     for (const auto& chunk : chunks) start.chunk_tensor_counts.push_back(chunk.count);
     start.buffer_bytes = bytes;
+    start.slots = slots;
     start.layout = layout;
     start.content_digest = true;
     if (layout == wire::Layout::kRankMajor) start.source_layout = exporter(0).layout();
@@ -199,10 +200,10 @@ class Actors {
       workers.back().loader->begin(start, Deadline::never());
     }
     for (int r = 0; r < world(); ++r) {
-      std::vector<transfer::PassBuffer> targets;
-      for (const auto& buffer : buffers[static_cast<std::size_t>(r)])
-        targets.push_back({buffer.id(), ByteBuffer(1)});
-      passes.push_back(exporter(r).begin({.buffers = targets,
+      passes.push_back(exporter(r).begin({.buffer = buffers[static_cast<std::size_t>(r)].id(),
+                                          .handle = ByteBuffer(1),
+                                          .buffer_bytes = bytes,
+                                          .slots = slots,
                                           .layout = layout,
                                           .bucket_bytes = bucket,
                                           .content_digest = true,
@@ -220,11 +221,10 @@ class Actors {
       }
       for (int r = 0; r < world(); ++r) {
         Worker& worker = workers[static_cast<std::size_t>(r)];
-        const auto& buffer = buffers[static_cast<std::size_t>(r)][c % count];
-        const auto handle = device(r).export_region(buffer.id());
+        const auto handle = device(r).export_region(buffers[static_cast<std::size_t>(r)].id());
         const device::Import import(*worker.device, worker.device->import_region(handle).region);
         worker.loader->load(update(plan, chunks[c], c), import.id(), Deadline::never());
-        device(r).revoke_export(buffer.id());
+        device(r).revoke_export(buffers[static_cast<std::size_t>(r)].id());
       }
     }
     sums.assign(plan.tensors.size(), 0);
@@ -474,10 +474,8 @@ TEST(Publication, APassKeepsABufferThatAPeerMayStillRead) {
       actors.publish(layout, 1024, result.sums, result.attestations);
       // The exported buffer is known by its handle; the staging buffer of compact is the pass's
       // own.
-      // Two ranks with three buffers each, or with one staging buffer, which the gather may export.
-      const bool rank_major = layout == wire::Layout::kRankMajor;
-      EXPECT_EQ(actors.meeting().attached, rank_major ? 6 : 0);
-      EXPECT_EQ(actors.meeting().detached, rank_major ? 6 : 2);
+      EXPECT_EQ(actors.meeting().attached, layout == wire::Layout::kRankMajor ? 2 : 0);
+      EXPECT_EQ(actors.meeting().detached, 2);
       const bool keeps = layout == wire::Layout::kCompact && !lets_go;
       EXPECT_EQ(actors.device(0).memory().free_bytes < free_before, keeps);
     }

@@ -1,10 +1,9 @@
-// A worker's view of its actor's packed buffers: each opened once per export, released once. The
-// same handle bytes mean the same export. An actor has at most kPackedBuffersMax at a time: for one
-// more, the one that was opened first is closed before.
+// A worker's view of its actor's packed buffer: opened once per export, released once. The same
+// handle bytes mean the same export; other bytes close the old mapping before the new one is
+// opened.
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "tpsync/device/handles.h"
 #include "tpsync/wire/messages.h"
@@ -20,21 +19,16 @@ class Importer {
   // device; RuntimeBroken kIpc if it cannot be opened. After a failure nothing is open.
   device::RegionId open(const wire::HandleMap& handles, std::uint64_t bytes);
 
-  bool is_open() const { return !opened_.empty(); }
+  bool is_open() const { return static_cast<bool>(import_); }
 
-  // Closes what is open; returns how many imports that were.
+  // Closes what is open; returns how many imports that were (0 or 1).
   std::uint64_t release() noexcept;
 
  private:
-  struct Opened {
-    ByteBuffer handle;
-    device::Import import;
-    std::uint64_t bytes = 0;
-  };
-  const Opened& find_or_open(const ByteBuffer& handle, const std::string& uuid);
-
   device::Device& device_;
-  std::vector<Opened> opened_;  // in the order in which they were opened
+  device::Import import_;
+  ByteBuffer handle_;
+  std::uint64_t bytes_ = 0;
 };
 
 }  // namespace tpsync::transfer

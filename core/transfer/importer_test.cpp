@@ -72,31 +72,13 @@ TEST_F(ImporterTest, TheSameHandleIsOpenedOnceAndReleasedOnce) {
   EXPECT_EQ(memory_.open_imports(), 0u);
 }
 
-TEST_F(ImporterTest, TwoExportsStayOpenSideBySide) {
-  const wire::HandleMap first = exported(*actor_, 64, "gpu-0");
-  const wire::HandleMap second = exported(*actor_, 64, "gpu-0");
-  const device::RegionId one = importer_.open(first, 64);
-  const device::RegionId other = importer_.open(second, 64);
-  EXPECT_NE(one, other);
-  EXPECT_EQ(importer_.open(first, 64), one);
-  EXPECT_EQ(importer_.open(second, 64), other);
-  EXPECT_EQ(counted_.imports, 2);
-  EXPECT_EQ(importer_.release(), 2u);
-  EXPECT_EQ(counted_.closes, 2);
-}
-
-TEST_F(ImporterTest, AFourthExportClosesTheOneThatWasOpenedFirst) {
+TEST_F(ImporterTest, OtherBytesCloseTheOldMappingFirst) {
   importer_.open(exported(*actor_, 64, "gpu-0"), 64);
-  const wire::HandleMap second = exported(*actor_, 64, "gpu-0");
-  const device::RegionId other = importer_.open(second, 64);
-  importer_.open(exported(*actor_, 64, "gpu-0"), 64);
-  EXPECT_EQ(counted_.closes, 0);
   importer_.open(exported(*actor_, 128, "gpu-0"), 128);
-  EXPECT_EQ(counted_.imports, 4);
+  EXPECT_EQ(counted_.imports, 2);
   EXPECT_EQ(counted_.closes, 1);
-  EXPECT_EQ(memory_.open_imports(), 3u);
-  EXPECT_EQ(importer_.open(second, 64), other);
-  EXPECT_EQ(importer_.release(), 3u);
+  EXPECT_EQ(memory_.open_imports(), 1u);
+  EXPECT_EQ(importer_.release(), 1u);
 }
 
 TEST_F(ImporterTest, AfterAReleaseTheSameBytesAreOpenedAnew) {

@@ -94,79 +94,57 @@ Sender::Sender(device::Device& device, WeightSource& source, Gates& gates, Log& 
       updates_(updates),
       options_(options) {
   TPSYNC_ASSERT(sink_ == nullptr || updates_ != nullptr);
+  const bool overlaps = options_.overlap && options_.layout == wire::Layout::kRankMajor;
+  if (overlaps) slots_ = std::min<std::uint64_t>(kSlotsMax, chunks_.size());
+  const auto world = static_cast<std::uint64_t>(gates_.group().size());
+  buffer_bytes_ = slots_ * slot_bytes(options_.layout, options_.bucket_bytes, world, slots_);
 }
 
 Sender::~Sender() {
   pass_.reset();
-  for (Buffer& buffer : buffers_) {
-    log_.record({.level = LogLevel::kError,
-                 .event = LogEvent::kExportLeaked,
-                 .a = static_cast<std::int64_t>(buffer_size())});
-    buffer.exported.leak();
-    buffer.region.leak();
-  }
-}
-
-std::uint64_t Sender::buffer_size() const {
-  return buffer_bytes(options_.layout, options_.bucket_bytes,
-                      static_cast<std::uint64_t>(gates_.group().size()));
-}
-
-// Returns its handle.
-ByteBuffer Sender::add_buffer() {
-  Buffer& buffer = buffers_.emplace_back();
-  try {
-    buffer.region = device::allocate(
-        device_, {.bytes = buffer_size(), .kind = device::RegionKind::kExportable});
-    ByteBuffer handle = device_.export_region(buffer.region.id());
-    buffer.exported = device::Export(device_, buffer.region.id());
-    return handle;
-  } catch (const std::exception&) {
-    buffers_.pop_back();
-    throw;
-  }
+  if (!buffer_) return;
+  log_.record({.level = LogLevel::kError,
+               .event = LogEvent::kExportLeaked,
+               .a = static_cast<std::int64_t>(buffer_bytes_)});
+  export_.leak();
+  buffer_.leak();
 }
 
 void Sender::open(std::span<const std::string> device_uuids) {
   gates_.enter("native-buffer-allocation", 0);
-  const bool overlaps = options_.overlap && options_.layout == wire::Layout::kRankMajor;
-  const std::size_t count = overlaps ? std::min(kPackedBuffersMax, chunks_.size()) : 1;
-  std::vector<ByteBuffer> own(count);
+  ByteBuffer own;
   std::optional<ErrorRecord> error;
   attempt(error, [&] {
-    PassTarget target{.buffers = {},
-                      .layout = options_.layout,
-                      .bucket_bytes = options_.bucket_bytes,
-                      .content_digest = options_.content_digest,
-                      .chunks = chunks_};
-    for (ByteBuffer& bytes : own) {
-      ByteBuffer handle = add_buffer();
-      wire::HandleMap map;
-      map.entries.emplace_back(device_.uuid(), handle);
-      wire::encode(map, bytes);
-      target.buffers.push_back({buffers_.back().region.id(), std::move(handle)});
-    }
-    pass_ = source_.begin(target);
+    buffer_ = device::allocate(device_,
+                               {.bytes = buffer_bytes_, .kind = device::RegionKind::kExportable});
+    const ByteBuffer exported = device_.export_region(buffer_.id());
+    export_ = device::Export(device_, buffer_.id());
+    wire::HandleMap handle;
+    handle.entries.emplace_back(device_.uuid(), exported);
+    wire::encode(handle, own);
+    pass_ = source_.begin({.buffer = buffer_.id(),
+                           .handle = exported,
+                           .buffer_bytes = buffer_bytes_,
+                           .slots = slots_,
+                           .layout = options_.layout,
+                           .bucket_bytes = options_.bucket_bytes,
+                           .content_digest = options_.content_digest,
+                           .chunks = chunks_});
     if (!pass_) throw_invalid(ErrorKind::kInvalidState, "source", "began no pass");
   });
   if (!error) error = prepare(0, 0);
-  for (std::size_t b = 0; b < count; ++b) {
-    const auto gathered = gates_.exchange(own[b], error);
-    attempt(error, [&] { merge_handles_of(buffers_[b], gathered, device_uuids); });
-  }
+  const auto gathered = gates_.exchange(own, error);
+  attempt(error, [&] {
+    std::vector<wire::HandleMap> handles;
+    for_each_rank(gathered,
+                  [&](ByteView bytes) { handles.push_back(wire::decode_handle_map(bytes)); });
+    handles_ = merge_handles(device_uuids, std::move(handles));
+  });
   gates_.agree(error);
 }
 
-void Sender::merge_handles_of(Buffer& buffer, std::span<const ByteBuffer> gathered,
-                              std::span<const std::string> device_uuids) {
-  std::vector<wire::HandleMap> handles;
-  for_each_rank(gathered,
-                [&](ByteView bytes) { handles.push_back(wire::decode_handle_map(bytes)); });
-  buffer.handles = merge_handles(device_uuids, std::move(handles));
-}
-
 // On entry all ranks agreed that the first chunk's first group may begin, at the allocation of the
-// buffers. Each agreement is also the one before the group that is entered next.
+// buffer. Each agreement is also the one before the group that is entered next.
 void Sender::send() {
   std::optional<ErrorRecord> error;
   gather(0, error);
@@ -180,7 +158,7 @@ void Sender::send() {
   }
 }
 
-// What can fail before a group without touching a buffer. A failure is reported at the agreement
+// What can fail before a group without touching the buffer. A failure is reported at the agreement
 // that stands before that group, under the group's own name.
 std::optional<ErrorRecord> Sender::prepare(std::uint64_t chunk, std::uint64_t group) {
   try {
@@ -206,23 +184,25 @@ void Sender::gather(std::uint64_t chunk, std::optional<ErrorRecord>& error) {
   const std::uint64_t groups = groups_;
   for (std::uint64_t group = 0; group < groups; ++group) {
     attempt(error, [&] { pass_->gather(chunk, group, gates_.begin_wait(), gates_.group()); });
-    if (error) gates_.group().raise_alarm();  // peers stop waiting and meet this rank at the gate
     name_phase(error, kMaterialize, chunk);
+    if (error) {
+      gates_.group().raise_alarm();  // peers stop waiting and meet this rank at the gate
+      if (sink_ != nullptr) sink_->give_up(*error);
+    }
     if (group + 1 == groups) break;
     if (!error) error = prepare(chunk, group + 1);
     gates_.agree(error);
   }
 }
 
-// On entry all ranks agreed that every rank's buffer of this chunk is complete, so that every
-// worker may read its own.
+// On entry all ranks agreed that every rank's slot of this chunk is complete, so that every worker
+// may read its own.
 void Sender::transfer(std::uint64_t chunk) {
   const auto index = static_cast<std::int64_t>(chunk);
   std::optional<ErrorRecord> error;
   gates_.enter("native-transfer", index);
   if (sink_ != nullptr) {
-    const Buffer& buffer = buffers_[chunk % buffers_.size()];
-    attempt(error, [&] { sink_->send(updates_->update(chunk), buffer.handles); });
+    attempt(error, [&] { sink_->send(updates_->update(chunk), handles_); });
   }
   name_phase(error, kTransfer, chunk);  // the next agreement may be one of the gather's
   if (ahead() > 0 && chunk + 1 < chunks_.size()) {
@@ -304,8 +284,8 @@ void Sender::release(Deadline deadline) {
     return;  // no answer is no promise that the work is over
   }
   pass_.reset();
-  for (Buffer& buffer : buffers_) buffer.exported.reset();
-  buffers_.clear();
+  export_.reset();
+  buffer_.reset();
 }
 
 }  // namespace tpsync::transfer

@@ -1,17 +1,17 @@
-// The actors' side of the data plane: one packed buffer, or three, allocated and exported once per
+// The actors' side of the data plane: one packed buffer, allocated and exported once per
 // publication, filled chunk by chunk.
 //
 // Exactly one agreement stands before each declared group of collectives, and one after each
 // transfer; what is agreed on is also that every actor's buffer is complete, so that no worker is
-// sent to a buffer that is still being filled, and that every worker is done with the buffer that
-// is filled next.
+// sent to a slot that is still being filled, and that every worker is done with the slot that is
+// filled next.
 //
-// With one buffer a chunk is gathered, agreed on, transferred and agreed on. With overlap, chunk
+// With one slot a chunk is gathered, agreed on, transferred and agreed on. With overlap, chunk
 // k + 1 is gathered, and each actor's part of chunk k + 2 packed, while the workers load chunk k:
 // one agreement then carries transfer k and gather k + 1, under the name of the transfer, and the
 // gather of chunk k + 2 begins behind it.
 //
-// The sender knows nothing of TP slicing. It does not free an exported buffer by itself while a
+// The sender knows nothing of TP slicing. It does not free the exported buffer by itself while a
 // worker may still have it open: release() does, once the caller knows that nobody has.
 #pragma once
 
@@ -76,13 +76,16 @@ class UpdateSink {
   virtual void send(const wire::EncodedUpdate& update, const wire::HandleMap& handles) = 0;
   // Returns once every worker acknowledged.
   virtual void await() = 0;
+  // A gather failed, so the publication will: ends the runtime before the agreement on it, which a
+  // silent peer may delay by its whole deadline. Blocks for at most the kill routine; idempotent.
+  virtual void give_up(const ErrorRecord& cause) noexcept = 0;
 };
 
 struct SenderOptions {
   std::uint64_t bucket_bytes = 0;
   wire::Layout layout = wire::Layout::kCompact;
   bool content_digest = false;
-  // A buffer for each of up to kPackedBuffersMax chunks, in rank_major.
+  // As many slots as there are chunks, up to kSlotsMax, in rank_major.
   bool overlap = false;
 };
 
@@ -103,16 +106,16 @@ class Sender {
   Sender(device::Device& device, WeightSource& source, Gates& gates, Log& log, UpdateSink* sink,
          std::span<const wire::TensorRecord> expected, std::vector<Chunk> chunks,
          const UpdatePlan* updates, const SenderOptions& options);
-  // Leaks the exported buffers if release() was not called: freeing one under an open import is
+  // Leaks the exported buffer if release() was not called: freeing it under an open import is
   // undefined.
   ~Sender();
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
 
-  // Collective. Allocates and exports the buffers, and merges the handles of all ranks by device
+  // Collective. Allocates and exports the buffer, and merges the handles of all ranks by device
   // UUID, which must be exactly `device_uuids` in rank order. Throws what the gates throw, and
   // PeerViolation: merge_handles' kMismatch, or kProtocol for malformed handles; agreed on as well.
-  // The buffers then stay until release() or the destructor.
+  // The buffer then stays until release() or the destructor.
   void open(std::span<const std::string> device_uuids);
 
   // Collective. All chunks. Throws what the gates throw; every rank throws at the same gate.
@@ -122,30 +125,24 @@ class Sender {
   // Returns the agreed content digest (empty if off).
   wire::ExpectedDigest verify_source(const std::string& fingerprint);
 
-  // Frees the buffers, which nobody may still have open; first waits until this rank's own work no
-  // longer touches them, and keeps them if the deadline passes or the source throws. Throws no
+  // Frees the buffer, which nobody may still have open; first waits until this rank's own work no
+  // longer touches it, and keeps the buffer if the deadline passes or the source throws. Throws no
   // std::exception.
   void release(Deadline deadline);
-  // True from the allocation in open() until release() freed it: as long as it is, a worker may
-  // have a buffer open.
-  bool holds_buffer() const { return !buffers_.empty(); }
+  // True from the buffer's allocation in open() until release() freed it: as long as it is, a
+  // worker may have it open.
+  bool holds_buffer() const { return static_cast<bool>(buffer_); }
+
+  // Of the buffer, as the runtime is told.
+  std::uint64_t buffer_bytes() const { return buffer_bytes_; }
+  std::uint64_t slots() const { return slots_; }
 
  private:
-  struct Buffer {
-    device::Region region;
-    device::Export exported;
-    wire::HandleMap handles;  // of all actors' buffers of this number
-  };
-
-  ByteBuffer add_buffer();
-  void merge_handles_of(Buffer& buffer, std::span<const ByteBuffer> gathered,
-                        std::span<const std::string> device_uuids);
   std::optional<ErrorRecord> prepare(std::uint64_t chunk, std::uint64_t group);
   void gather(std::uint64_t chunk, std::optional<ErrorRecord>& error);
   void transfer(std::uint64_t chunk);
   // How many chunks the gathers are ahead of the transfers.
-  std::uint64_t ahead() const { return buffers_.size() > 1 ? 1 : 0; }
-  std::uint64_t buffer_size() const;
+  std::uint64_t ahead() const { return slots_ > 1 ? 1 : 0; }
   void check_emitted(const Chunk& chunk);
   wire::ExpectedDigest add_sums(std::span<const ByteBuffer> gathered) const;
 
@@ -158,7 +155,11 @@ class Sender {
   std::vector<Chunk> chunks_;
   const UpdatePlan* updates_;
   SenderOptions options_;
-  std::vector<Buffer> buffers_;
+  std::uint64_t slots_ = 1;
+  std::uint64_t buffer_bytes_ = 0;
+  device::Region buffer_;
+  device::Export export_;
+  wire::HandleMap handles_;
   std::unique_ptr<WeightPass> pass_;
   std::uint64_t groups_ = 0;  // of the chunk that was prepared last
 };

@@ -18,16 +18,14 @@
 
 namespace tpsync::transfer {
 
-struct PassBuffer {
-  device::RegionId region = device::RegionId::kNone;
-  ByteBuffer handle;  // of its export, for weight groups that read their peers'
-};
-
-// Where a pass writes: the packed buffers of the publication, in its layout. Chunk c goes to
-// buffers[c % buffers.size()]. Of three, the one of chunk c + 1 is free when chunk c's first group
-// is entered: this rank's own part of it may be packed from then on.
+// Where a pass writes: the packed buffer of the publication, in its layout, chunk by chunk into its
+// slots in turn (chunk_layout.h). Of three slots, that of chunk c + 1 is free when chunk c's first
+// group is entered: this rank's own part of it may be packed from then on.
 struct PassTarget {
-  std::vector<PassBuffer> buffers;
+  device::RegionId buffer = device::RegionId::kNone;
+  ByteBuffer handle;  // of its export, for weight groups that read their peers'
+  std::uint64_t buffer_bytes = 0;
+  std::uint64_t slots = 1;
   wire::Layout layout = wire::Layout::kCompact;
   std::uint64_t bucket_bytes = 0;
   bool content_digest = false;
@@ -45,13 +43,13 @@ class WeightPass {
   // one, never one per tensor.
   virtual std::uint64_t group_count(std::uint64_t chunk) = 0;
 
-  // What can fail locally before the group, without touching a buffer: finds and checks what the
+  // What can fail locally before the group, without touching the buffer: finds and checks what the
   // group will carry, and records it as emitted. Not collective. Throws any Error; then no rank
   // must enter the group.
   virtual void prepare(std::uint64_t chunk, std::uint64_t group) = 0;
 
   // Packs this rank's pieces with the cast, and enters the group. Collective: every rank enters it,
-  // after all agreed that prepare succeeded and that the chunk's buffer is free. Returns when the
+  // after all agreed that prepare succeeded and that the chunk's slot is free. Returns when the
   // chunk's bytes of this group are complete in this rank's buffer; a peer's may still be
   // incomplete. Throws RuntimeBroken kPeerLost, kPeerFailed, kTimeout, kDevice.
   virtual void gather(std::uint64_t chunk, std::uint64_t group, Deadline deadline,
@@ -64,7 +62,7 @@ class WeightPass {
   // True if the source has nothing more to give. Asked after the last chunk.
   virtual bool exhausted() = 0;
 
-  // Blocks until nothing that this pass enqueued touches a buffer any more, and no peer has one
+  // Blocks until nothing that this pass enqueued touches the buffer any more, and no peer has it
   // open; false at the deadline.
   virtual bool quiesce(Deadline deadline) = 0;
 

@@ -197,8 +197,9 @@ Layout read_layout(Reader& in, const Path& path) {
 }
 
 Payload read_start(Reader& in) {
-  static constexpr auto kNames = with_envelope("header", "chunk_tensor_counts", "buffer_bytes",
-                                               "layout", "content_digest", "source_layout");
+  static constexpr auto kNames =
+      with_envelope("header", "chunk_tensor_counts", "buffer_bytes", "slots", "layout",
+                    "content_digest", "source_layout");
   const Path root;
   StartRequest request;
   read_payload(in, root, kNames, [&](std::size_t field, const Path& at) {
@@ -213,9 +214,12 @@ Payload read_start(Reader& in) {
         request.buffer_bytes = in.natural(at);
         break;
       case 3:
-        request.layout = read_layout(in, at);
+        request.slots = in.natural(at);
         break;
       case 4:
+        request.layout = read_layout(in, at);
+        break;
+      case 5:
         request.content_digest = in.boolean(at);
         break;
       default:

@@ -128,6 +128,7 @@ inline StartRequest start_request() {
   out.header = header();
   out.chunk_tensor_counts = list_of(20, natural);
   out.buffer_bytes = natural();
+  out.slots = natural();
   out.content_digest = boolean();
   out.layout = boolean() ? Layout::kRankMajor : Layout::kCompact;
   if (out.layout == Layout::kRankMajor || boolean()) {

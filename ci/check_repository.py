@@ -438,8 +438,8 @@ def tests_never_sleep(tree):
 TEXT_RULES = [
     top_level, listed_sources, file_length, line_length, head_comment, pragma_once, scripts_run,
     unfinished_work, own_documents, named_tests_exist, includes_exist, include_layers,
-    layout_is_the_runtimes, exporter_is_independent, judge_is_independent, heavy_libraries, seams, catch_all, determinism,
-    library_texts, singletons, tests_never_sleep,
+    layout_is_the_runtimes, exporter_is_independent, judge_is_independent, heavy_libraries, seams,
+    catch_all, determinism, library_texts, singletons, tests_never_sleep,
 ]
 
 

@@ -29,6 +29,10 @@ void WorldFlags::add_to(CLI::App& app) {
     app.add_flag("--gloo-only", gloo_only,
                  "Agree over Gloo alone, not over shared memory (--world process)");
   }
+  app.add_option("--without", without,
+                 "A cruelty of the simulated world that is switched off; may be repeated")
+      ->expected(1);
+  app.add_flag("--lane", lane, "Agree over core's lane on simulated shared words (--world sim)");
   app.add_flag("--phantom", phantom, "Track extents and content tags instead of bytes");
 }
 
@@ -70,6 +74,12 @@ WorldSpec WorldFlags::spec() const {
     throw UsageError{fmt::format("--world: \"{}\" is not a world of this command; use {}", world,
                                  fmt::join(worlds, " or "))};
   }
+  if (!without.empty() && world != "sim") {
+    throw UsageError{"--without: only a simulated world has cruelties; use --world sim"};
+  }
+  if (lane && world != "sim") {
+    throw UsageError{"--lane: other worlds agree over it anyway; use --world sim"};
+  }
   if (phantom && world != "sim") {
     throw UsageError{"--phantom: only a simulated world has no bytes; use --world sim"};
   }
@@ -85,6 +95,14 @@ WorldSpec WorldFlags::spec() const {
   spec.seed = seed.value_or(1);
   spec.phantom = phantom;
   spec.shared_lane = !gloo_only;
+  spec.simulated_lane = lane;
+  for (const std::string& name : without) {
+    if (switch_off(spec.cruelty, name)) continue;
+    std::vector<std::string> names;
+    for (const auto& [known, member] : kCruelties) names.emplace_back(known);
+    throw UsageError{
+        fmt::format("--without: \"{}\" is no cruelty; known are {}", name, fmt::join(names, ", "))};
+  }
   if (world != "sim") set_real_timeouts(spec);
   try {
     const model::CanonicalPlan plan = model::plan_canonical(spec.config);
@@ -110,6 +128,8 @@ std::string WorldFlags::text(const WorldSpec& spec) const {
   text += fmt::format(" --bucket-bytes {}", spec.sync.bucket_bytes);
   if (spec.phantom) text += " --phantom";
   if (!spec.shared_lane) text += " --gloo-only";
+  if (spec.simulated_lane) text += " --lane";
+  for (const std::string& name : switched_off(spec.cruelty)) text += " --without " + name;
   return text;
 }
 

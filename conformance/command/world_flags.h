@@ -25,6 +25,8 @@ struct WorldFlags {
   std::optional<std::uint64_t> bucket_mib;  // the same in MiB
   bool phantom = false;
   bool gloo_only = false;
+  bool lane = false;
+  std::vector<std::string> without;  // cruelties
 
   // Flags that have a meaning in none of the worlds are left out.
   void add_to(CLI::App& app);

@@ -52,9 +52,12 @@ void add_spec(Json& json, const WorldSpec& s) {
   json["layout"] = s.sync.layout ? Json(std::string(name_of(*s.sync.layout))) : Json(nullptr);
   json["base_version"] = s.base_version;
   json["shared_lane"] = s.shared_lane;
+  if (s.simulated_lane) json["simulated_lane"] = true;
   json["device_bytes"] = s.device_bytes;
   json["kv_cache_bytes"] = s.kv_cache_bytes;
   json["actor_uuids"] = s.actor_uuids;
+  const std::vector<std::string> without = switched_off(s.cruelty);
+  if (!without.empty()) json["without"] = without;
 }
 
 WorldSpec spec_from_json(const Json& json) {
@@ -80,9 +83,14 @@ WorldSpec spec_from_json(const Json& json) {
   }
   s.base_version = get_integer<std::int64_t>(json, "base_version");
   s.shared_lane = get<bool>(json, "shared_lane");
+  s.simulated_lane = optional_of<bool>(json, "simulated_lane").value_or(false);
   s.device_bytes = get_integer<std::uint64_t>(json, "device_bytes");
   s.kv_cache_bytes = get_integer<std::uint64_t>(json, "kv_cache_bytes");
   s.actor_uuids = get<std::vector<std::string>>(json, "actor_uuids");
+  const auto without = optional_of<std::vector<std::string>>(json, "without");
+  for (const std::string& name : without.value_or(std::vector<std::string>())) {
+    if (!switch_off(s.cruelty, name)) refuse("without", "holds \"" + name + "\", no cruelty");
+  }
   return s;
 }
 

@@ -187,14 +187,15 @@ class NoHang {
     return std::nullopt;
   }
 
-  // A simulated world ends what is stopped once nobody else goes on: who lives then would have
-  // lived for ever.
+  // A simulated world ends what is stopped once nobody else goes on: a runtime that lives then
+  // would have lived for ever, unless it was stopped itself.
   std::optional<Verdict> check_ended_by_itself(std::uint32_t engine, std::uint32_t cleared) const {
     const bool simulated = facts_.slack_ns == 0;
     if (!simulated || cleared == kNoEvent) return std::nullopt;
     for (std::uint32_t p = 0; p < view_.processes().size(); ++p) {
       const ProcessView& process = view_.processes()[p];
-      if (process.engine != engine || process.start > cleared || process.end < cleared) continue;
+      if (process.engine != engine || process.role != Role::kRuntime) continue;
+      if (process.ever_stopped || process.start > cleared || process.end < cleared) continue;
       return violation(
           "I4", process.start,
           fmt::format("{} would never have ended after rank 0 was stopped", view_.name_of(p)));

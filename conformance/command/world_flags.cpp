@@ -40,6 +40,10 @@ void WorldFlags::add_to(CLI::App& app) {
     app.add_flag("--vmm-exports", vmm_exports,
                  "GPUs export descriptors of the virtual memory API, not CUDA IPC (--world gpu)");
   }
+  app.add_option("--without", without,
+                 "A cruelty of the simulated world that is switched off; may be repeated")
+      ->expected(1);
+  app.add_flag("--lane", lane, "Agree over core's lane on simulated shared words (--world sim)");
   app.add_flag("--phantom", phantom, "Track extents and content tags instead of bytes");
 }
 
@@ -83,6 +87,12 @@ WorldSpec WorldFlags::spec() const {
     throw UsageError{fmt::format("--world: \"{}\" is not a world of this command; use {}", world,
                                  fmt::join(worlds, " or "))};
   }
+  if (!without.empty() && world != "sim") {
+    throw UsageError{"--without: only a simulated world has cruelties; use --world sim"};
+  }
+  if (lane && world != "sim") {
+    throw UsageError{"--lane: other worlds agree over it anyway; use --world sim"};
+  }
   if (phantom && world != "sim") {
     throw UsageError{"--phantom: only a simulated world has no bytes; use --world sim"};
   }
@@ -111,6 +121,14 @@ WorldSpec WorldFlags::spec() const {
                                                                          : Gather::kCollective;
   spec.shared_lane = !gloo_only;
   spec.vmm_exports = vmm_exports;
+  spec.simulated_lane = lane;
+  for (const std::string& name : without) {
+    if (switch_off(spec.cruelty, name)) continue;
+    std::vector<std::string> names;
+    for (const auto& [known, member] : kCruelties) names.emplace_back(known);
+    throw UsageError{
+        fmt::format("--without: \"{}\" is no cruelty; known are {}", name, fmt::join(names, ", "))};
+  }
   try {
     const model::CanonicalPlan plan = model::plan_canonical(spec.config);
     if (world != "sim")
@@ -143,6 +161,8 @@ std::string WorldFlags::text(const WorldSpec& spec) const {
   if (!gather.empty()) text += " --gather " + gather;
   if (spec.vmm_exports) text += " --vmm-exports";
   if (!spec.shared_lane) text += " --gloo-only";
+  if (spec.simulated_lane) text += " --lane";
+  for (const std::string& name : switched_off(spec.cruelty)) text += " --without " + name;
   return text;
 }
 

@@ -30,6 +30,8 @@ struct WorldFlags {
   bool separate_experts = false;
   std::string gather;  // "collective", "copies"; empty: what is faster there
   bool gloo_only = false;
+  bool lane = false;
+  std::vector<std::string> without;  // cruelties
 
   // Flags that have a meaning in none of the worlds are left out.
   void add_to(CLI::App& app);

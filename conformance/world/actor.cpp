@@ -35,6 +35,13 @@ Outcome Actor::call(Call call, std::uint64_t argument, Body&& body) {
   ports_.recorder.record(Record::kCallBegin, number, argument);
   Outcome outcome;
   try {
+    const bool starts = call == Call::kStartEngine || call == Call::kSetup;
+    if (!starts && !engine_) {
+      throw_invalid(ErrorKind::kInvalidState, "engine", "was not started on this rank");
+    }
+    if (call == Call::kSync && !sync_) {
+      throw_invalid(ErrorKind::kInvalidState, "sync", "was not set up on this rank");
+    }
     body(outcome);
     ports_.recorder.record(Record::kCallEnd, number, 1,
                            static_cast<std::uint64_t>(outcome.version));

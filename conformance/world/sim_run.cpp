@@ -11,6 +11,7 @@
 #include "conformance/world/test_engine.h"
 #include "sim/sanitizers.h"
 #include "sim/shared_words.h"
+#include "tpsync/collective/lane_control_group.h"
 #include "tpsync/collective/peer_copy_shard_group.h"
 #include "tpsync/runtime/server.h"
 #include "tpsync/runtime/worker.h"
@@ -34,6 +35,7 @@ sim::SimConfig sim_config(const WorldSpec& spec, const SimOptions& options) {
   config.policy = options.policy;
   config.deviations = options.deviations;
   config.pipe_capacity = options.pipe_capacity;
+  config.cruelty = spec.cruelty;
   return config;
 }
 
@@ -157,7 +159,13 @@ class World {
                      .rank = rank,
                      .recorder = recorder_,
                      .content = content};
-    ports.join_control = [this, rank] { return control_.join(rank); };
+    sim::SimSharedWordsFactory words(process);
+    ports.join_control = [this, rank, &process, &words] {
+      std::unique_ptr<collective::ControlGroup> group = control_.join(rank);
+      if (!spec_.simulated_lane) return group;
+      const Deadline deadline = Deadline::after(process.world().clock, spec_.sync.control_timeout);
+      return open_lane(std::move(group), process.world(), words, deadline).group;
+    };
     ports.join_shards = [this, rank, &process] { return join_shards(process, rank); };
     ports.runtime = [](std::int64_t version) {
       SpawnRequest request;

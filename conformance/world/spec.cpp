@@ -43,6 +43,23 @@ void set_real_timeouts(WorldSpec& spec, std::uint64_t worker_bytes) {
   spec.sync.control_timeout = spec.timeouts.weight_update + kKillAllowance + each;
 }
 
+bool switch_off(sim::Cruelty& cruelty, const std::string& name) {
+  for (const auto& [known, member] : kCruelties) {
+    if (name != known) continue;
+    cruelty.*member = false;
+    return true;
+  }
+  return false;
+}
+
+std::vector<std::string> switched_off(const sim::Cruelty& cruelty) {
+  std::vector<std::string> names;
+  for (const auto& [name, member] : kCruelties) {
+    if (!(cruelty.*member)) names.emplace_back(name);
+  }
+  return names;
+}
+
 std::uint64_t default_bucket_bytes(const model::CanonicalPlan& plan) {
   return plan.byte_count < kMiB ? 1024 : 640 * kMiB;
 }

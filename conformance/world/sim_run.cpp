@@ -31,7 +31,16 @@ sim::SimConfig sim_config(const WorldSpec& spec, const SimOptions& options) {
   config.phantom = spec.phantom;
   config.policy = options.policy;
   config.deviations = options.deviations;
+  config.schedule = options.schedule;
+  config.priority_changes = options.priority_changes;
+  config.priority_choices = options.priority_choices;
   config.pipe_capacity = options.pipe_capacity;
+  for (sim::Range* range :
+       {&config.channel_latency_ns, &config.group_latency_ns, &config.death_notice_ns,
+        &config.parent_death_ns, &config.landing_delay_ns}) {
+    range->low = range->low * options.latency_percent / 100;
+    range->high = range->high * options.latency_percent / 100;
+  }
   return config;
 }
 
@@ -312,6 +321,11 @@ std::string trace_parameters(const WorldSpec& spec, const SimOptions& options,
       c.moe_intermediate_size, c.vocab_size, c.num_attention_heads, c.num_key_value_heads,
       c.head_dim, c.tie_word_embeddings ? 1 : 0, bare_name(c.dtype),
       static_cast<int>(options.policy));
+  if (options.schedule != 0) text += fmt::format("schedule={}\n", options.schedule);
+  if (options.policy == sim::Policy::kPriority) {
+    text += fmt::format("priority_changes={}\npriority_choices={}\n", options.priority_changes,
+                        options.priority_choices);
+  }
   if (options.expect_failure) text += "expect=failure\n";
   if (!options.recovery.empty()) text += "recovery=" + options.recovery + "\n";
   text += fault_parameters(options);

@@ -16,7 +16,7 @@ namespace tpsync::conformance {
 
 namespace {
 
-constexpr std::size_t kColumnMin = 10;  // holds the longest name of a schedule, and counts
+constexpr std::size_t kColumnMin = 11;  // holds the longest name of a schedule, and counts
 
 const std::vector<std::string>& columns() {
   static const std::vector<std::string> kColumns = {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 
@@ -83,6 +84,10 @@ DrawnWorld drawn_world(std::uint64_t number) {
       Duration(draws.of(25, std::array<milliseconds, 3>{milliseconds(1), seconds(1), seconds(60)}));
   world.pipe_capacity = std::uint64_t{1} << (draws.word(26) % 17);
   world.latency_percent = draws.of(27, std::array<std::uint32_t, 5>{0, 10, 100, 1000, 5000});
+  // A message that goes byte by byte takes its latency as often: where that is long, a second, in
+  // which failures have to be noticed, would be too short for one message.
+  constexpr std::uint64_t kWidePipe = 4096;
+  if (world.latency_percent > 100) world.pipe_capacity = std::max(world.pipe_capacity, kWidePipe);
   return world;
 }
 

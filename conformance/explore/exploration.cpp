@@ -146,7 +146,8 @@ Run Exploration::attempt(const Attempt& attempt) {
 }
 
 bool Exploration::repeats(const Attempt& attempt, const Script& script) {
-  const bool chosen = judge::mix(attempt.number) % kRepeatedOneIn == 0;
+  // Not by what a shard is chosen by.
+  const bool chosen = judge::mix(~attempt.number) % kRepeatedOneIn == 0;
   if (!options_.repeat_all && !(chosen && options_.repeat_some)) return true;
   const sim::Trace first = runner_.trace();
   look(attempt.number, *attempt.spec, attempt.options, script);

@@ -67,6 +67,7 @@ class Bounded {
     SimOptions options;
     options.policy = sim::Policy::kLastReady;
     options.deviations = deviations;
+    options.latency_percent = 0;
     if (own) {
       Attempt attempt;
       attempt.number = number;

@@ -27,7 +27,8 @@ ExploreReport explore_schedules(SimRunner& runner, const WorldSpec& spec,
 
 // Every choice of another thread than the plain policy's (a thread runs until it blocks, then the
 // one that became ready last) counts as one preemption, at points where a thread could have gone on
-// as well as at those where it could not: bounded by delays. All schedules of one fault-free
+// as well as at those where it could not: bounded by delays. Latencies are zero, so that nothing
+// but the schedule orders what several threads could do. All schedules of one fault-free
 // publication with at most so many between its begin and its end are run.
 inline constexpr std::uint32_t kPreemptionsMax = 3;
 ExploreReport explore_bounded(SimRunner& runner, const WorldSpec& spec, std::uint32_t preemptions,

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "conformance/explore/explanation.h"
 #include "conformance/explore/explorer.h"
 #include "conformance/explore/minimize.h"
 #include "conformance/scenarios/scripts.h"
@@ -200,6 +201,33 @@ TEST(Shrinking, ACrashOfTheProcessIsKeptAsOne) {
   EXPECT_EQ(shrunk.id, kCrashSymptom);
   EXPECT_NE(shrunk.text.find("signal 9"), std::string::npos) << shrunk.text;
   EXPECT_EQ(shrunk.options.plan.faults, std::vector<faults::Fault>{eof_in_transfer(0)});
+}
+
+// Without a digest nobody but the judge sees that a worker copied too little.
+TEST(Explanation, OfWrongBytesNamesTheTensorItsRangesAndTheFault) {
+  SimRunner runner;
+  WorldSpec spec = tiny(2);
+  spec.sync.content_digest = false;
+  const auto chunk =
+      static_cast<std::int64_t>(chunk_of(spec, "model.layers.0.mlp.experts.0.gate_proj.weight"));
+  SimOptions options;
+  options.plan.faults = {{"weights.missing_expert",
+                          {.role = "worker",
+                           .rank = 1,
+                           .phase = "update_native_weights",
+                           .chunk = chunk,
+                           .op = "device.launch"},
+                          {{"where", "loader"}}}};
+  options.facts = {{faults::Demand::kEither, {ErrorKind::kRemote}}};
+  const auto run = runner.run(spec, options, publish_and_recover());
+  ASSERT_TRUE(has_symptom(symptoms_of(run), "I2")) << run.judgement.text();
+  const std::string text = explain_run(runner, spec, options, run, publish_and_recover());
+  EXPECT_NE(text.find("the fault weights.missing_expert is applied"), std::string::npos) << text;
+  EXPECT_NE(text.find("worker 1 in update_native_weights/" + std::to_string(chunk)),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("worker 1 holds "), std::string::npos) << text;
+  EXPECT_NE(text.find("model.layers.0.mlp.experts"), std::string::npos) << text;
 }
 
 }  // namespace

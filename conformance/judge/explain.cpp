@@ -26,6 +26,7 @@ bool is_step_of_loop(const Event& event) {
 bool tells(const Event& event) {
   const auto record = static_cast<Record>(event.kind);
   if (record == Record::kCallBegin || record == Record::kCallEnd) return is_step_of_loop(event);
+  if (record == Record::kKept) return false;  // the same as a call's end
   switch (static_cast<EventKind>(event.kind)) {
     case EventKind::kOp:
       // A wait that ends without a channel looks at something else and goes on.

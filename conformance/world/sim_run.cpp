@@ -83,9 +83,12 @@ class Roster final : public EngineRoster {
   void record(Recorder& recorder, std::int64_t version) const {
     const sim::HarnessAccess harness;
     for (const auto& [rank, engine] : engines_) {
+      const std::int64_t lane = engine->lane();
       recorder.record(judge::Record::kResident, static_cast<std::uint64_t>(rank),
-                      static_cast<std::uint64_t>(engine->lane()),
-                      static_cast<std::uint64_t>(version));
+                      static_cast<std::uint64_t>(lane), static_cast<std::uint64_t>(version));
+      for (const std::string& text : engine->differences(version, lane)) {
+        recorder.record(judge::Record::kFound, static_cast<std::uint64_t>(rank), 0, 0, text);
+      }
     }
   }
 

@@ -34,8 +34,17 @@ sim::SimConfig sim_config(const WorldSpec& spec, const SimOptions& options) {
   config.phantom = spec.phantom;
   config.policy = options.policy;
   config.deviations = options.deviations;
+  config.schedule = options.schedule;
+  config.priority_changes = options.priority_changes;
+  config.priority_choices = options.priority_choices;
   config.pipe_capacity = options.pipe_capacity;
   config.cruelty = spec.cruelty;
+  for (sim::Range* range :
+       {&config.channel_latency_ns, &config.group_latency_ns, &config.death_notice_ns,
+        &config.parent_death_ns, &config.landing_delay_ns}) {
+    range->low = range->low * options.latency_percent / 100;
+    range->high = range->high * options.latency_percent / 100;
+  }
   return config;
 }
 
@@ -78,9 +87,12 @@ class Roster final : public EngineRoster {
   void record(Recorder& recorder, std::int64_t version) const {
     const sim::HarnessAccess harness;
     for (const auto& [rank, engine] : engines_) {
+      const std::int64_t lane = engine->lane();
       recorder.record(judge::Record::kResident, static_cast<std::uint64_t>(rank),
-                      static_cast<std::uint64_t>(engine->lane()),
-                      static_cast<std::uint64_t>(version));
+                      static_cast<std::uint64_t>(lane), static_cast<std::uint64_t>(version));
+      for (const std::string& text : engine->differences(version, lane)) {
+        recorder.record(judge::Record::kFound, static_cast<std::uint64_t>(rank), 0, 0, text);
+      }
     }
   }
 
@@ -334,6 +346,11 @@ std::string trace_parameters(const WorldSpec& spec, const SimOptions& options,
       c.head_dim, c.tie_word_embeddings ? 1 : 0, bare_name(c.dtype),
       static_cast<int>(options.policy),
       spec.sync.overlap && spec.sync.layout != wire::Layout::kCompact ? 1 : 0, spec.lane_bytes);
+  if (options.schedule != 0) text += fmt::format("schedule={}\n", options.schedule);
+  if (options.policy == sim::Policy::kPriority) {
+    text += fmt::format("priority_changes={}\npriority_choices={}\n", options.priority_changes,
+                        options.priority_choices);
+  }
   if (options.expect_failure) text += "expect=failure\n";
   if (!options.recovery.empty()) text += "recovery=" + options.recovery + "\n";
   text += fault_parameters(options);

@@ -39,6 +39,9 @@ class TestEngine final : public runtime::InferenceEngine {
 
   // What generate would give now.
   std::int64_t lane();
+  // Where the resident weights are not those of this version, as far as the world can tell; `lane`
+  // is lane()'s answer.
+  std::vector<std::string> differences(std::int64_t version, std::int64_t lane);
 
  private:
   runtime::ResidentModel resident_;

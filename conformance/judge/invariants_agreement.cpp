@@ -241,7 +241,9 @@ class Diagnosis {
 
   bool rank_fits(const PlannedFault& fault, const ErrorView& error) const {
     if (error.peer_lost()) return error.rank < 0 || left_the_group(error.rank);
-    if (fault.role == "actor") return error.rank == fault.rank;
+    // What an actor gave and workers find wrong is told by the rank that speaks to them.
+    const bool found_by_workers = error.kind == "remote" && error.rank == 0;
+    if (fault.role == "actor") return error.rank == fault.rank || found_by_workers;
     // Whoever looks first finds that a worker's process is gone.
     if (error.phase == "topology-memory-preflight") return error.rank >= 0;
     return error.rank == 0;

@@ -86,7 +86,7 @@ class NoHang {
 
   // From rank 0's first sign of the failure to the end of the last process of the tree.
   std::optional<Verdict> check_tree(const CallView& call) {
-    if (call.touched == kNoEvent) return std::nullopt;
+    if (call.touched == kNoEvent || was_held_up(call)) return std::nullopt;
     std::uint32_t detected = call.broken != kNoEvent ? call.broken : call.end;
     for (const std::uint32_t i : view_.lists().groups) {
       const bool fails = view_.event(i).kind == static_cast<std::uint16_t>(EventKind::kGroupFail);
@@ -96,6 +96,16 @@ class NoHang {
     }
     return check_gone_after(call.engine, view_.time(detected), kAllowance,
                             "the failure was detected");
+  }
+
+  // Rank 0 itself was stuck in a collective: it acts on what it detected when that lets it.
+  bool was_held_up(const CallView& call) const {
+    return std::any_of(view_.lists().faults.begin(), view_.lists().faults.end(),
+                       [&](std::uint32_t fault) {
+                         return fault > call.begin && fault < call.end &&
+                                view_.event(fault).process == call.process &&
+                                view_.text(view_.event(fault).text) == "collective.hang";
+                       });
   }
 
   std::optional<Verdict> check_gone_after(std::uint32_t engine, std::int64_t from,

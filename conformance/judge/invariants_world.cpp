@@ -188,6 +188,15 @@ class Lockstep {
   std::vector<Member> members_;
 };
 
+// A fault ended it in the middle of its work, by an exit that unwinds nothing.
+bool was_made_to_exit(const View& view, std::uint32_t process) {
+  return std::any_of(view.lists().faults.begin(), view.lists().faults.end(),
+                     [&](std::uint32_t fault) {
+                       return view.event(fault).process == process &&
+                              view.text(view.event(fault).text) == "process.exit";
+                     });
+}
+
 }  // namespace
 
 // Evidence: the collectives that each rank entered and left, of both groups in one order.
@@ -205,6 +214,7 @@ Verdict judge_release(const Context& context) {
     const Event& event = view.event(i);
     const ProcessView* process = view.process(event.process);
     if (process == nullptr || !process->exited || process->excused_leak) continue;
+    if (was_made_to_exit(view, event.process)) continue;
     return violation("I6", i,
                      fmt::format("{} exited with {} exports, {} imports and {} regions",
                                  view.name_of(event.process), event.a, event.b, event.c));

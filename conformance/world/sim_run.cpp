@@ -254,7 +254,8 @@ class World {
       runtime::run_worker(
           process.world(), *channel, process.device(),
           [&](const runtime::ResidentModel& resident) {
-            return std::make_unique<TestEngine>(resident, spec, content, &roster_);
+            return faults_.engine(process, resident,
+                                  std::make_unique<TestEngine>(resident, spec, content, &roster_));
           },
           options);
       return 0;

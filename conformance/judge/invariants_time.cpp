@@ -201,7 +201,8 @@ class NoHang {
   // would have lived for ever, unless it was stopped itself.
   std::optional<Verdict> check_ended_by_itself(std::uint32_t engine, std::uint32_t cleared) const {
     const bool simulated = facts_.slack_ns == 0;
-    if (!simulated || cleared == kNoEvent) return std::nullopt;
+    // A fault's kill has the process itself for a killer.
+    if (!simulated || cleared == kNoEvent || view_.event(cleared).b != 0) return std::nullopt;
     for (std::uint32_t p = 0; p < view_.processes().size(); ++p) {
       const ProcessView& process = view_.processes()[p];
       if (process.engine != engine || process.role != Role::kRuntime) continue;

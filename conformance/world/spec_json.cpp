@@ -94,7 +94,9 @@ WorldSpec spec_from_json(const Json& json) {
   s.device_bytes = get_integer<std::uint64_t>(json, "device_bytes");
   s.kv_cache_bytes = get_integer<std::uint64_t>(json, "kv_cache_bytes");
   s.vmm_exports = optional_of<bool>(json, "vmm_exports").value_or(false);
-  s.lane_bytes = optional_of<std::uint64_t>(json, "lane_bytes").value_or(0);
+  if (json.contains("lane_bytes")) {
+    s.lane_bytes = get_integer<std::uint64_t>(json, "lane_bytes");
+  }
   s.actor_uuids = get<std::vector<std::string>>(json, "actor_uuids");
   const auto without = optional_of<std::vector<std::string>>(json, "without");
   for (const std::string& name : without.value_or(std::vector<std::string>())) {

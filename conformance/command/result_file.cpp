@@ -174,7 +174,8 @@ ExploreResult merged(const std::vector<std::pair<std::string, ExploreResult>>& p
   const ExploreResult& first = parts.front().second;
   std::map<std::uint64_t, const std::pair<std::string, ExploreResult>*> by_index;
   for (const auto& part : parts) {
-    const auto& [name, result] = part;
+    const std::string& name = part.first;
+    const ExploreResult& result = part.second;
     const auto same = [&](const std::string& what, const auto& own, const auto& other) {
       if (own != other) {
         refuse_part(name, fmt::format("has {} \"{}\", {} has \"{}\"", what, own,

@@ -21,7 +21,7 @@ using judge::mix;
 // their content, and the choices. The process that runs an operation is in its event.
 class Prefixes {
  public:
-  explicit Prefixes(const sim::Trace& trace) : trace_(trace) {
+  explicit Prefixes(const sim::Trace& trace) {
     hashes_.reserve(trace.events.size() + 1);
     std::vector<std::uint64_t> texts;
     for (std::uint32_t id = 0; id < trace.texts.size(); ++id) {
@@ -56,7 +56,6 @@ class Prefixes {
  private:
   static void add(std::uint64_t& hash, std::uint64_t word) { hash = mix(hash ^ word); }
 
-  const sim::Trace& trace_;
   std::vector<std::uint64_t> hashes_;
 };
 

@@ -85,6 +85,7 @@ Operation best_case(const Moment& moment) {
   operation.op = moment.op;
   operation.occurrence = moment.occurrence;
   operation.is_first_to_peer = true;
+  operation.ends_gather = true;
   operation.carries_expert = true;
   operation.workers = 2;
   return operation;

@@ -41,6 +41,8 @@ struct Operation {
   bool is_tail = false;
   // The first of its kind in its process, phase and chunk, with that peer.
   bool is_first_to_peer = false;
+  // A wait on the weight group that its process enters with a gather under way.
+  bool ends_gather = false;
   // How many workers there are, as far as operations tell.
   int workers = 0;
 };

@@ -160,6 +160,7 @@ std::vector<Operation> all_operations() {
           operation.op = op;
           operation.peer_role = peer;
           operation.is_first_to_peer = true;
+          operation.ends_gather = true;
           operation.carries_expert = true;
           operations.push_back(operation);
           operation.occurrence = 2;

@@ -97,7 +97,11 @@ void annotate(std::vector<Operation>& operations) {
   }
   using Use = std::tuple<ProcessKey, std::string, std::int64_t, std::string, std::string, int>;
   std::set<Use> seen;
+  std::set<ProcessKey> gathering;
   for (Operation& operation : operations) {
+    if (operation.op == "shard.gather") gathering.insert(process_of(operation));
+    operation.ends_gather =
+        operation.op == "shard.wait" && gathering.erase(process_of(operation)) > 0;
     operation.is_first_to_peer =
         seen.insert({process_of(operation), operation.phase, operation.chunk, operation.op,
                      operation.peer_role, operation.peer_rank})

@@ -10,7 +10,7 @@
 namespace tpsync::faults {
 
 // Fills in what an operation's row rules need to know of the others: digested, is_tail,
-// is_first_to_peer and workers.
+// is_first_to_peer, ends_gather and workers.
 // `operations` are those of one publication, in the order of the trace.
 void annotate(std::vector<Operation>& operations);
 

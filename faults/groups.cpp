@@ -130,6 +130,7 @@ class FaultShardGroup final : public collective::ForwardingShardGroup {
                   std::span<const collective::GatherPart> parts) override {
     enter("shard.gather", stream);
     buffer_ = buffer;
+    is_gathering_ = true;
     parts_.assign(parts.begin(), parts.end());
     if (!faults_.late().holds(stream, faults_.active())) {
       return ForwardingShardGroup::all_gather(stream, buffer, parts);
@@ -150,7 +151,8 @@ class FaultShardGroup final : public collective::ForwardingShardGroup {
     }
     const Fault* garble = faults_.due(Action::kGarbleGather, "shard.wait");
     ForwardingShardGroup::wait(stream, deadline, watch);
-    if (garble == nullptr || parts_.empty() || faults_.plain_device() == nullptr) return;
+    const bool gathered = std::exchange(is_gathering_, false);
+    if (garble == nullptr || !gathered || faults_.plain_device() == nullptr) return;
     faults_.apply(*garble);
     device::Device& device = *faults_.plain_device();
     for (const collective::GatherPart& part : parts_) {
@@ -176,6 +178,7 @@ class FaultShardGroup final : public collective::ForwardingShardGroup {
   ProcessFaults& faults_;
   device::RegionId buffer_ = device::RegionId::kNone;  // of the last gather
   std::vector<collective::GatherPart> parts_;
+  bool is_gathering_ = false;  // since the last wait
 };
 
 }  // namespace

@@ -15,6 +15,9 @@ enum class Policy : std::uint8_t {
   kFirstReady,  // who has been ready longest: a switch at almost every operation
   kLastReady,   // who became ready last: a thread runs until it blocks
   kSeeded,      // a keyed draw
+  // Whoever has the highest priority; priorities are drawn, and at some choices, drawn as well, the
+  // thread that would run falls below all others (probabilistic concurrency testing).
+  kPriority,
 };
 
 // Overrides the policy at one choice. A candidate that does not exist means the last one.
@@ -47,7 +50,10 @@ struct SimConfig {
   bool phantom = false;
 
   Policy policy = Policy::kSeeded;
-  std::vector<Deviation> deviations;  // ascending by choice
+  std::uint64_t schedule = 0;           // with the seed, the key of kSeeded's and kPriority's draws
+  std::uint32_t priority_changes = 0;   // of kPriority: how many threads fall; one below the depth
+  std::uint64_t priority_choices = 64;  // of kPriority: among how many choices, from the first
+  std::vector<Deviation> deviations;    // ascending by choice
   // Not empty: every choice must be one of these, in order; the first that has other candidates
   // ends the run as kReplayMismatch.
   std::vector<Choice> replay;

@@ -25,6 +25,8 @@ enum class Purpose : std::uint8_t {
   kLandingSurvives,
   kPieceDelay,
   kRandomBytes,
+  kPriority,
+  kPriorityChange,
   kHarness,  // and above
 };
 

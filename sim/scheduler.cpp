@@ -91,6 +91,7 @@ Fiber& Scheduler::make_fiber(SimProcess& process, std::uint32_t process_index, s
   fiber.timed_out = false;
   fiber.held = false;
   fiber.abandoned = false;
+  fiber.lowered = 0;
   fiber.wait_number = 0;
   fiber.queue = nullptr;
   fiber.return_to = nullptr;
@@ -317,6 +318,30 @@ void Scheduler::fire_due() {
     fire_first();
 }
 
+std::uint64_t Scheduler::priority_of(const Fiber& fiber) const {
+  if (fiber.lowered != 0) return fiber.lowered;
+  constexpr std::uint64_t kAboveAllLowered = std::uint64_t{1} << 63;
+  return kAboveAllLowered |
+         draw(config_.seed, mix(config_.schedule) ^ fiber.identity, Purpose::kPriority, 0);
+}
+
+std::size_t Scheduler::highest() const {
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < ready_.size(); ++i) {
+    if (priority_of(*ready_[i]) > priority_of(*ready_[best])) best = i;
+  }
+  return best;
+}
+
+std::size_t Scheduler::choose_by_priority(std::uint64_t number) {
+  for (std::uint32_t change = 0; change < config_.priority_changes; ++change) {
+    const std::uint64_t word =
+        draw(config_.seed, mix(config_.schedule), Purpose::kPriorityChange, change);
+    if (below(word, config_.priority_choices) == number) ready_[highest()]->lowered = change + 1;
+  }
+  return highest();
+}
+
 std::size_t Scheduler::choose(std::size_t count) {
   std::uint32_t candidates = 2166136261u;
   for (const Fiber* fiber : ready_) candidates = (candidates ^ fiber->identity) * 16777619u;
@@ -330,7 +355,10 @@ std::size_t Scheduler::choose(std::size_t count) {
       chosen = count - 1;
       break;
     case Policy::kSeeded:
-      chosen = below(draw(config_.seed, 0, Purpose::kSchedule, number), count);
+      chosen = below(draw(config_.seed, config_.schedule, Purpose::kSchedule, number), count);
+      break;
+    case Policy::kPriority:
+      chosen = choose_by_priority(number);
       break;
   }
   while (next_deviation_ < config_.deviations.size() &&

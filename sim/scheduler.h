@@ -62,6 +62,7 @@ class Fiber final : public TimerTarget {
   bool timed_out = false;
   bool held = false;  // ready, but its process is stopped
   bool abandoned = false;
+  std::uint32_t lowered = 0;  // from 1: the change at which it fell below all that did not
   std::uint64_t wait_number = 0;
   WaitQueue* queue = nullptr;
   Fiber* return_to = nullptr;  // set while another fiber waits for this one to unwind
@@ -135,6 +136,9 @@ class Scheduler {
   void fire_first();
   Fiber* pick();
   std::size_t choose(std::size_t count);
+  std::uint64_t priority_of(const Fiber& fiber) const;
+  std::size_t highest() const;  // index in ready_
+  std::size_t choose_by_priority(std::uint64_t number);
   void switch_to(Fiber& next);
   void remove_ready(Fiber& fiber);
   void leave_queue(Fiber& fiber);

@@ -170,6 +170,7 @@ class Usage(Folder):
         self.refused("plan", "--config", TINY4, "--bucket-mib", "0", names="--bucket-mib")
         self.refused("plan", "--config", TINY4, "--bucket-bytes", str(2 ** 64 - 1),
                      names="--bucket-bytes")
+        self.refused("explore", "--without", "rain", names=("--without", "rain", "late_copies"))
 
     def test_a_broken_configuration_is_named_with_the_place(self):
         with open(TINY4, "rb") as file:
@@ -322,7 +323,13 @@ class Run(unittest.TestCase):
                          ["publish.bootstrap", "publish.once"])
 
 
-class Explore(unittest.TestCase):
+def without_times(result):
+    """A result as it is however the exploration was split and however long it took."""
+    schedules = [{**report, "seconds": 0} for report in result["schedules"]]
+    return {**result, "schedules": schedules}
+
+
+class Explore(Folder):
     def test_prints_a_row_per_schedule_under_one_head(self):
         result = run("explore", "--tp", "1")
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -351,8 +358,107 @@ class Explore(unittest.TestCase):
             result = run("explore", *flags)
             self.assertEqual(result.returncode, 64)
             self.assertIn(flags[0] + ": only for --faults random", result.stderr)
-        self.assertEqual(run("explore", "--shard", "3/3").returncode, 64)
-        self.assertEqual(run("explore", "--faults", "pairs").returncode, 64)
+        for flags in (("--shard", "3/3"), ("--depth", "2"), ("--preemptions", "2"), ("--swarm",),
+                      ("--schedules", "bounded"), ("--faults", "none"), ("--jobs", "0"),
+                      ("--faults", "pairs", "--schedules", "pct"), ("--schedules", "all")):
+            self.refused("explore", *flags, names="--")
+
+    def result(self, *flags):
+        result = run("explore", "--tp", "1", "--json", *flags)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout)
+
+    def test_jobs_share_the_work_and_change_nothing(self):
+        for flags in (("--faults", "single"), ("--faults", "random", "--seeds", "50"),
+                      ("--faults", "pairs", "--shard", "3/300"),
+                      ("--faults", "none", "--schedules", "pct", "--seeds", "7")):
+            self.assertEqual(without_times(self.result(*flags, "--jobs", "3")),
+                             without_times(self.result(*flags)))
+
+    def test_merged_shards_are_the_whole(self):
+        for flags in (("--faults", "single"),
+                      ("--faults", "random", "--seeds", "48", "--draw-worlds", "--swarm"),
+                      ("--faults", "none", "--schedules", "bounded", "--preemptions", "1")):
+            whole = self.result(*flags)
+            names = [self.write(f"{i}.json", json.dumps(self.result(*flags, "--shard", f"{i}/3")))
+                     for i in (2, 0, 1)]
+            merged = run("merge", *names, "--json", "--out", self.path("merged"))
+            self.assertEqual(merged.returncode, 0, merged.stderr)
+            self.assertEqual(without_times(json.loads(merged.stdout)), without_times(whole))
+            with open(self.path("merged/result.json"), encoding="utf-8") as file:
+                self.assertEqual(file.read(), merged.stdout)
+
+    def test_parts_that_do_not_fit_together_are_refused(self):
+        flags = ("--faults", "random", "--seeds", "9")
+        parts = [self.result(*flags, "--shard", f"{i}/2") for i in range(2)]
+        first, second = (self.write(f"{i}.json", json.dumps(part)) for i, part in enumerate(parts))
+        self.assertEqual(run("merge", first, second).returncode, 0)
+        self.refused("merge", first, names=("shard", "1 of 2 is missing"))
+        self.refused("merge", first, second, first, names=("0.json", "is shard 0 of 2"))
+        for change, name in (({"seed": 2}, "seed"), ({"version": "0"}, "version"),
+                             ({"parameters": "--faults single"}, "parameters"),
+                             ({"shard": "1/3"}, "shards"), ({"schedules": []}, "schedules")):
+            other = self.write("other.json", json.dumps({**parts[1], **change}))
+            self.refused("merge", first, other, names=("other.json", name))
+        self.refused("merge", TINY4, names="tpsync_exploration")
+        self.refused("merge", self.write("broken.json", "{"), names="broken.json")
+
+    def test_coverage_has_no_blank_cell(self):
+        result = run("explore", "--tp", "2", "--coverage", "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        faults = {fault["name"] for fault in json.loads(run("list", "--faults", "--json").stdout)}
+        for report in json.loads(result.stdout)["schedules"]:
+            self.assertGreater(len(report["coverage"]), 20)
+            for row in report["coverage"]:
+                self.assertEqual(set(row["faults"]), faults)
+                for cell in row["faults"].values():
+                    if isinstance(cell, dict):
+                        self.assertGreater(cell["runs"], 0, row)
+                    else:
+                        self.assertRegex(cell, "^not applicable: no operation of .* \\(.+\\)$")
+        self.assertIn("applicable cells have a run", result.stderr)
+        self.assertIn("a: not applicable: ", result.stderr)
+
+    def test_every_run_can_be_made_twice(self):
+        report = self.result("--faults", "random", "--seeds", "40",
+                             "--check-determinism")["schedules"][0]
+        self.assertEqual((report["repeated"], report["diverged"]), (report["runs"], 0))
+
+
+class Shrink(Folder):
+    def failing(self, **changes):
+        """A replay file of a pair that is said to be survived."""
+        self.assertEqual(run("explore", "--tp", "2", "--seed", "7", "--out",
+                             self.folder).returncode, 0)
+        recorded = self.read("seeded-fault-free.replay.json")
+        recorded["trace_hash"] = ""
+        recorded["plan"]["faults"] = [{
+            "name": "channel.eof",
+            "moment": {"role": "actor", "rank": 0, "phase": "native-transfer", "chunk": 1,
+                       "op": "channel.read", "occurrence": 0}}]
+        recorded["facts"] = [{"demand": "survive", "kinds": ["end of file"]}]
+        return self.write("bad.replay.json", json.dumps({**recorded, **changes}))
+
+    def test_leaves_a_minimal_replay_file_that_fails_in_the_same_way(self):
+        result = run("shrink", self.failing())
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stdout, "I10: 1 fault, 0 deviations, TP 1, 1 chunk\n")
+        self.assertIn("actor 0", result.stderr)
+        minimal = self.read("bad.min.replay.json")
+        self.assertEqual((minimal["tp"], minimal["seed"]), (1, 1))
+        self.assertEqual(minimal["plan"]["faults"][0]["moment"]["chunk"], 0)
+        replayed = run("replay", self.path("bad.min.replay.json"))
+        self.assertEqual(replayed.returncode, 1, replayed.stderr)
+        self.assertIn("I10", replayed.stderr)
+
+    def test_refuses_what_it_cannot_reduce(self):
+        fine = self.failing(facts=[{"demand": "fail", "kinds": ["end of file"]}])
+        result = run("shrink", fine)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertIn("does not fail", result.stderr)
+        self.refused("shrink", TINY4, names="tpsync_replay")
+        self.assertEqual(run("run", "publish.bootstrap", "--out", self.folder).returncode, 0)
+        self.refused("shrink", self.path("publish.bootstrap.replay.json"), names="scenario")
 
 
 class Replay(Folder):
@@ -367,6 +473,15 @@ class Replay(Folder):
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertEqual(result.stdout.split(),
                              ["trace_hash", self.read(name + ".replay.json")["trace_hash"]])
+
+    def test_of_a_world_without_a_cruelty_is_again_without_it(self):
+        self.assertEqual(run("run", "copy.late", "--tp", "2", "--without", "late_copies", "--lane",
+                             "--out", self.folder).returncode, 0)
+        recorded = self.read("copy.late.replay.json")
+        self.assertEqual(recorded["without"], ["late_copies"])
+        self.assertEqual(self.replay(recorded).returncode, 0)
+        self.assertEqual(self.replay({**recorded, "without": []}).returncode, 3)
+        self.assertEqual(self.replay({**recorded, "without": ["rain"]}).returncode, 64)
 
     def test_says_what_differs_or_is_not_there(self):
         self.assertEqual(run("run", "publish.pipes", "--out", self.folder).returncode, 0)
@@ -396,7 +511,7 @@ class Replay(Folder):
                  "startup_timeout_ns": (-1, 0, 2 ** 63 - 1),
                  "base_version": (-1, 2 ** 63 - 1, 0.0),
                  "pipe_capacity": (-1, 0, 1.5, 2 ** 62),
-                 "policy": (-1, 3, 1.0, True),
+                 "policy": (-1, 4, 1.0, True),
                  "deviations": ([[1]], [[0.5, 1]], [[0, -1]], [1], {}),
                  "phantom": (1, "yes"),
                  "stored": ("int64", 1),

@@ -16,6 +16,8 @@ void add_plan_command(CLI::App& app, Command& command);
 void add_run_command(CLI::App& app, Command& command);
 void add_list_commands(CLI::App& app, Command& command);  // list, describe
 void add_explore_command(CLI::App& app, Command& command);
+void add_merge_command(CLI::App& app, Command& command);
+void add_shrink_command(CLI::App& app, Command& command);
 void add_replay_command(CLI::App& app, Command& command);
 void add_judge_command(CLI::App& app, Command& command);
 void add_hash_command(CLI::App& app, Command& command);

@@ -8,6 +8,8 @@
 #include "conformance/command/output.h"
 #include "conformance/command/replay_file.h"
 #include "conformance/command/usage.h"
+#include "conformance/explore/explanation.h"
+#include "conformance/judge/hang.h"
 #include "conformance/judge/judge.h"
 #include "conformance/scenarios/scripts.h"
 #include "sim/trace_file.h"
@@ -96,8 +98,13 @@ int replay_pair(const Replay& replay, OutFolder& folder) {
   }
   const bool finished = run.end.kind == sim::RunResult::Kind::kFinished;
   if (!finished) say("the world: " + run.end.detail);
+  if (run.end.kind == sim::RunResult::Kind::kHang) say(judge::explain_hang(runner.trace()));
   const int verdict =
       report_replay(replay, sim::to_text(run.hash), run.judgement, runner.trace(), folder);
+  const judge::Verdict* torn = run.judgement.find("I2");
+  if (torn != nullptr && torn->status == judge::Status::kViolation) {
+    say(wrong_contents(runner, replay.spec, replay.options, publish_and_recover()));
+  }
   if (is_harness_failure(run.end.kind)) return kExitHarness;
   return finished || verdict != kExitPassed ? verdict : kExitFailed;
 }

@@ -42,6 +42,8 @@ int run_command(int argc, char** argv) {
   add_run_command(app, command);
   add_list_commands(app, command);
   add_explore_command(app, command);
+  add_merge_command(app, command);
+  add_shrink_command(app, command);
   add_replay_command(app, command);
   add_judge_command(app, command);
   add_hash_command(app, command);

@@ -27,6 +27,15 @@ using json::optional_of;
 using json::refuse;
 
 constexpr int kFormat = 1;
+constexpr std::uint32_t kLatencyPercentMax = 1'000'000;
+
+// A field that files of before have not.
+template <typename T>
+T optional_integer(const Json& json, const std::string& field, T absent,
+                   T first = std::numeric_limits<T>::min(),
+                   T last = std::numeric_limits<T>::max()) {
+  return json.contains(field) ? get_integer<T>(json, field, first, last) : absent;
+}
 
 faults::Demand demand_of(const std::string& name) {
   using faults::Demand;
@@ -46,7 +55,14 @@ ErrorKind kind_of(const std::string& name) {
 
 SimOptions options_from(const Json& json) {
   SimOptions options;
-  options.policy = static_cast<sim::Policy>(get_integer<int>(json, "policy", 0, 2));
+  options.policy = static_cast<sim::Policy>(get_integer<int>(json, "policy", 0, 3));
+  options.schedule = optional_integer<std::uint64_t>(json, "schedule", options.schedule);
+  options.priority_changes =
+      optional_integer<std::uint32_t>(json, "priority_changes", options.priority_changes);
+  options.priority_choices =
+      optional_integer<std::uint64_t>(json, "priority_choices", options.priority_choices, 1);
+  options.latency_percent = optional_integer<std::uint32_t>(
+      json, "latency_percent", options.latency_percent, 0, kLatencyPercentMax);
   options.pipe_capacity = get_integer<std::uint64_t>(json, "pipe_capacity", 1, kGiB);
   options.recovery = get<std::string>(json, "recovery");
   for (const Json& pair : get<std::vector<Json>>(json, "deviations")) {
@@ -85,7 +101,11 @@ std::string to_json(const Replay& replay) {
   add_spec(json, s);
   if (!replay.scenario.empty()) return dumped(json);
   json["policy"] = static_cast<int>(replay.options.policy);
+  json["schedule"] = replay.options.schedule;
+  json["priority_changes"] = replay.options.priority_changes;
+  json["priority_choices"] = replay.options.priority_choices;
   json["pipe_capacity"] = replay.options.pipe_capacity;
+  json["latency_percent"] = replay.options.latency_percent;
   json["recovery"] = replay.options.recovery;
   json["deviations"] = Json::array();
   for (const sim::Deviation& d : replay.options.deviations) {

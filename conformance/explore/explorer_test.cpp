@@ -6,6 +6,7 @@
 #include <iterator>
 #include <set>
 
+#include "conformance/explore/divergence.h"
 #include "conformance/explore/random_plans.h"
 #include "conformance/scenarios/scripts.h"
 #include "conformance/scenarios/sequence_model.h"
@@ -173,9 +174,9 @@ TEST(Sequences, TableInTheReadmeIsTheOneThatIsChecked) {
 
 TEST(RandomPlans, ANumberIsAPlan) {
   SimRunner runner;
-  const RandomPlans plans(runner, tiny(2));
+  RandomPlans plans(runner, tiny(2));
   SimRunner other_runner;
-  const RandomPlans others(other_runner, tiny(2));
+  RandomPlans others(other_runner, tiny(2));
   std::set<std::size_t> sizes;
   for (std::uint64_t number = 0; number < 50; ++number) {
     const RandomPlan plan = plans.draw(number);
@@ -230,6 +231,95 @@ TEST(RandomPlans, ShardsAddUpToTheWholeAndBreakNoInvariant) {
   }
   EXPECT_EQ(runs, whole.runs);
   EXPECT_EQ(hash, whole.combined_hash);
+}
+
+TEST(PairsOfFaults, OfOneRankBreakNoInvariantInOneOfManyShards) {
+  SimRunner runner;
+  const WorldSpec spec = tiny(1);
+  ExploreOptions options;
+  options.shard_count = 97;
+  const ExploreReport report = explore_pairs(runner, spec, options);
+  EXPECT_GT(report.runs, 100u);
+  EXPECT_GT(report.pairs, 90 * report.runs);
+  EXPECT_EQ(report.violations, 0u);
+  for (const Finding& finding : report.findings) ADD_FAILURE() << finding.what;
+}
+
+TEST(PairsOfFaults, AddUpFromTheirShards) {
+  SimRunner runner;
+  const WorldSpec spec = tiny(1);
+  ExploreOptions options;
+  options.shard_count = 50;
+  const ExploreReport whole = explore_pairs(runner, spec, options);
+  ExploreOptions half = options;
+  half.shard_count = 100;
+  ExploreReport sum = explore_pairs(runner, spec, half);
+  half.shard_index = 50;
+  merge(sum, explore_pairs(runner, spec, half));
+  EXPECT_EQ(sum.runs, whole.runs);
+  EXPECT_EQ(sum.equal, whole.equal);
+  EXPECT_EQ(sum.pairs, whole.pairs);
+  EXPECT_EQ(sum.combined_hash, whole.combined_hash);
+}
+
+TEST(Coverage, OfAllSingleFaultsHasARunOrAReasonInEveryCell) {
+  SimRunner runner;
+  const ExploreReport report = explore_single(runner, tiny(2), {});
+  EXPECT_EQ(report.coverage.covered(), report.coverage.applicable());
+  std::set<std::string> roles;
+  for (const auto& [row, cells] : report.coverage.rows()) {
+    roles.insert(row.first);
+    for (const faults::FaultKind& kind : faults::catalogue()) {
+      const std::string text = report.coverage.text(row, kind);
+      EXPECT_NE(text, "0") << row.first << " " << row.second << " " << kind.name;
+      EXPECT_TRUE(text.front() != 'n' || text.starts_with("not applicable: no operation of "))
+          << text;
+    }
+  }
+  EXPECT_EQ(roles, (std::set<std::string>{"rank 0", "other actor", "runtime", "worker"}));
+  const auto kill = [&](const std::string& role, const std::string& phase) {
+    return report.coverage.text({role, phase}, *faults::find_kind("process.kill"));
+  };
+  EXPECT_GT(std::stoi(kill("worker", "update_native_weights")), 10);
+  EXPECT_EQ(
+      report.coverage
+          .text({"worker", "update_native_weights"}, *faults::find_kind("collective.rank_error"))
+          .substr(0, 60),
+      "not applicable: no operation of this rank role is one of its");
+}
+
+TEST(Repetition, OfEveryRunGivesTheSameTraces) {
+  SimRunner runner;
+  ExploreOptions options;
+  options.repeat_all = true;
+  const ExploreReport all = explore_random(runner, tiny(2), {.first = 0, .count = 40}, options);
+  EXPECT_EQ(all.repeated, all.runs);
+  EXPECT_EQ(all.diverged, 0u);
+  options = {};
+  options.repeat_some = true;
+  const ExploreReport some = explore_random(runner, tiny(2), {.first = 0, .count = 400}, options);
+  EXPECT_GT(some.repeated, 3u);
+  EXPECT_LT(some.repeated, 50u);
+}
+
+TEST(Repetition, ShowsTheFirstEventThatDiffers) {
+  SimRunner runner;
+  int runs = 0;
+  const Script script = [&](Actor& actor) {
+    const bool second = ++runs == 2;
+    static_cast<void>(actor.start_engine());
+    if (second) actor.step();
+    actor.cleanup();
+    actor.shutdown();
+  };
+  static_cast<void>(runner.run(tiny(1), {}, script));
+  const sim::Trace first = runner.trace();
+  EXPECT_EQ(first_divergence(first, first), "");
+  static_cast<void>(runner.run(tiny(1), {}, script));
+  const std::string text = first_divergence(first, runner.trace());
+  EXPECT_NE(text.find("event "), std::string::npos) << text;
+  EXPECT_NE(text.find("actor 0"), std::string::npos) << text;
+  EXPECT_NE(text.find("record 206"), std::string::npos) << text;
 }
 
 }  // namespace

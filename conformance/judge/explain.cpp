@@ -17,10 +17,21 @@ using sim::Op;
 
 constexpr std::size_t kMaxEvents = 20;
 
+// What is tried on a broken engine afterwards tells nothing of why it broke.
+bool is_step_of_loop(const Event& event) {
+  const auto call = static_cast<Call>(event.a);
+  return call == Call::kStartEngine || call == Call::kSetup || call == Call::kSync;
+}
+
 bool tells(const Event& event) {
+  const auto record = static_cast<Record>(event.kind);
+  if (record == Record::kCallBegin || record == Record::kCallEnd) return is_step_of_loop(event);
+  if (record == Record::kKept) return false;  // the same as a call's end
   switch (static_cast<EventKind>(event.kind)) {
     case EventKind::kOp:
-      return event.result != sim::kOk;
+      // A wait that ends without a channel looks at something else and goes on.
+      return event.result != sim::kOk &&
+             event.op != static_cast<std::uint16_t>(Op::kChannelWaitReadable);
     case EventKind::kLog: {
       const auto number = static_cast<LogNumber>(event.c);
       return number == LogNumber::kPhaseFailed || number == LogNumber::kCommandSent ||
@@ -101,6 +112,18 @@ class Explanation {
     return text + ": " + what(event) + "\n";
   }
 
+  std::string violation_text(const Event& event) const {
+    const std::string_view name = view_.text(event.text);
+    if (name == "race.copy") {
+      return fmt::format("race.copy: byte {} of memory {}, against {}", event.b, event.a,
+                         view_.name_of(static_cast<std::uint32_t>(event.c)));
+    }
+    if (event.c > event.b) {
+      return fmt::format("{}: bytes {} to {} of region {}", name, event.b, event.c, event.a);
+    }
+    return fmt::format("{} ({}, {}, {})", name, event.a, event.b, event.c);
+  }
+
   std::string what(const Event& event) const {
     const auto kind = static_cast<EventKind>(event.kind);
     if (kind == EventKind::kOp) {
@@ -130,6 +153,7 @@ class Explanation {
       default:
         break;
     }
+    if (kind == EventKind::kViolation) return violation_text(event);
     std::string text(to_string(kind));
     if (const auto subject = view_.text(event.text); !subject.empty()) {
       text += fmt::format(" {}", subject);

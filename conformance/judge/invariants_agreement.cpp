@@ -212,6 +212,7 @@ class Diagnosis {
       admissible |= std::find(kinds.begin(), kinds.end(), error.kind) != kinds.end();
       names += (names.empty() ? "" : ", ") + fault.name;
     }
+    admissible |= error.kind == "end_of_file" && silenced_before_an_end();
     if (!admissible) return wrong("no admissible diagnosis of " + names);
     if (faults_.size() != 1) return std::nullopt;
     const PlannedFault& fault = *planned(context_, faults_.front());
@@ -224,6 +225,18 @@ class Diagnosis {
       return wrong(fmt::format("{} struck in {}/{}", fault.name, fault.phase, fault.chunk));
     }
     return std::nullopt;
+  }
+
+  // Two faults may look like neither of them alone: the runtime gives up for one reason, what it
+  // says of it is lost on the way to rank 0, and rank 0 sees only that the runtime is gone.
+  bool silenced_before_an_end() const {
+    return faults_.size() > 1 &&
+           std::any_of(faults_.begin(), faults_.end(), [this](std::uint32_t i) {
+             const PlannedFault& fault = *planned(context_, i);
+             const bool to_rank_0 =
+                 fault.role == "runtime" || (fault.role == "actor" && fault.rank == 0);
+             return to_rank_0 && !fault.visible && fault.name.starts_with("channel.");
+           });
   }
 
   bool rank_fits(const PlannedFault& fault, const ErrorView& error) const {
@@ -265,10 +278,14 @@ class Diagnosis {
     return !is_immediate(fault.name) || *found <= latest(struck, fault.role == "actor");
   }
 
-  static std::int64_t phase_before(std::int64_t phase) {
+  // That of the agreement before. With overlap, transfer c + 1 and materialize c + 2 both begin
+  // behind the agreement on transfer c.
+  std::int64_t phase_before(std::int64_t phase) const {
     if (phase == kChunks) return kAllocation;
     if (phase == kAfterChunks) return kChunks + 1;  // whichever chunk was the last
-    return phase - 1;
+    const bool beside_another = phase > kChunks + 1 && phase < kAfterChunks;
+    if (!context_.facts.overlap || !beside_another) return phase - 1;
+    return std::max(kChunks, phase - (phase % 2 == 1 ? 2 : 3));
   }
 
   // The next phase in which somebody needs what was struck: of an actor, the next one; of the

@@ -186,12 +186,30 @@ class NoHang {
                                  *facts_.control_timeout_ns + kAllowance, "rank 0 was stopped")) {
           return verdict;
         }
+        if (auto verdict = check_ended_by_itself(last->engine, process.end)) return verdict;
       } else if (process.end != kNoEvent && !process.exited) {
         if (auto verdict = check_gone_after(last->engine, view_.time(process.end), kAllowance,
                                             "rank 0 died")) {
           return verdict;
         }
       }
+    }
+    return std::nullopt;
+  }
+
+  // A simulated world ends what is stopped once nobody else goes on: a runtime that lives then
+  // would have lived for ever, unless it was stopped itself.
+  std::optional<Verdict> check_ended_by_itself(std::uint32_t engine, std::uint32_t cleared) const {
+    const bool simulated = facts_.slack_ns == 0;
+    // A fault's kill has the process itself for a killer.
+    if (!simulated || cleared == kNoEvent || view_.event(cleared).b != 0) return std::nullopt;
+    for (std::uint32_t p = 0; p < view_.processes().size(); ++p) {
+      const ProcessView& process = view_.processes()[p];
+      if (process.engine != engine || process.role != Role::kRuntime) continue;
+      if (process.ever_stopped || process.start > cleared || process.end < cleared) continue;
+      return violation(
+          "I4", process.start,
+          fmt::format("{} would never have ended after rank 0 was stopped", view_.name_of(p)));
     }
     return std::nullopt;
   }

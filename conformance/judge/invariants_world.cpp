@@ -205,7 +205,8 @@ Verdict judge_lockstep(const Context& context) { return Lockstep(context.view).j
 
 // Evidence: the kernel's counters at the end, the devices' memory, and what processes still had
 // when they exited by themselves. A process that a fault stopped for good keeps what it has, and so
-// does one that said so in a call that failed: a worker that might still have its memory open.
+// does one that said so, in a call that failed, for a worker might still have its memory open, or
+// beside an actor that was stopped, for that one might.
 // Inconclusive: a trace without counters.
 Verdict judge_release(const Context& context) {
   const View& view = context.view;

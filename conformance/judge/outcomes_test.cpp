@@ -157,6 +157,35 @@ TEST(Diagnosable, ASilentFaultIsHeldToItsKindsAlone) {
   expect(diagnosed(kFault, 2, error_json("timeout", "native-finish", 0)), "I9", Status::kPass);
 }
 
+TEST(Diagnosable, AnEndOfFileIsAdmittedWhereAnotherFaultSilencedTheRuntime) {
+  constexpr std::string_view kKill =
+      "process.kill|visible|fail|remote failure|worker|0|update_native_weights|0";
+  const auto together = [&](std::string_view other) {
+    Story story = begun();
+    story.plan(kKill);
+    story.plan(other, 1);
+    story.begin_sync(1);
+    story.init();
+    story.fault(3, "process.kill", true);
+    story.fault(2, other.substr(0, other.find('|')), other.find("|visible|") != other.npos, 1);
+    story.kill_tree();
+    const std::string error = error_json("end of file", "native-transfer-0", 0);
+    story.fail(kActor0, Call::kSync, error);
+    story.fail(kActor1, Call::kSync, error);
+    return story;
+  };
+  for (const std::string_view silent :
+       {"channel.timeout|silent|fail|timeout|runtime|0|update_native_weights|0",
+        "channel.timeout|silent|fail|timeout|actor|0|native-transfer|0"}) {
+    expect(together(silent), "I9", Status::kPass);
+  }
+  for (const std::string_view other :
+       {"channel.timeout|silent|fail|timeout|worker|0|update_native_weights|0",
+        "process.stop|silent|fail|timeout|runtime|0|update_native_weights|0"}) {
+    expect(together(other), "I9", Status::kViolation, "no admissible diagnosis");
+  }
+}
+
 TEST(Diagnosable, AFailureAfterTheFirstOneIsAboutWhatThatBroke) {
   Story story = diagnosed(kRankError, kActor1, error_json("device", "native-transfer-1", 1));
   story.setup();

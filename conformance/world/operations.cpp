@@ -47,6 +47,7 @@ struct Window {
 Window first_sync(const sim::Trace& trace) {
   Window window;
   std::uint32_t rank_zero = sim::kNoProcess;
+  std::size_t healed = trace.events.size();
   for (std::size_t i = 0; i < trace.events.size(); ++i) {
     const Event& event = trace.events[i];
     if (is_kind(event, EventKind::kProcessStart) && event.a == 0 &&
@@ -60,7 +61,9 @@ Window first_sync(const sim::Trace& trace) {
         window.ends.emplace(event.process, i).second && event.process == rank_zero) {
       window.others_end = i;
     }
+    if (is_record(event, judge::Record::kHealed)) healed = std::min(healed, i);
   }
+  if (window.others_end == 0) window.others_end = healed;
   return window;
 }
 
@@ -152,7 +155,8 @@ bool carries_expert(const faults::Operation& op, const std::set<std::int64_t>& c
 }  // namespace
 
 std::vector<faults::Operation> publication_operations(const sim::Trace& trace,
-                                                      const WorldSpec& spec) {
+                                                      const WorldSpec& spec,
+                                                      std::vector<std::size_t>* events) {
   std::map<std::uint32_t, Identity> processes;
   for (const Event& event : trace.events) {
     if (is_kind(event, EventKind::kProcessStart)) {
@@ -165,6 +169,7 @@ std::vector<faults::Operation> publication_operations(const sim::Trace& trace,
   const auto chunks = expert_chunks(spec);
   const Window window = first_sync(trace);
   std::vector<faults::Operation> operations;
+  std::vector<std::size_t> indexes;
   for (std::size_t i = 0; i < trace.events.size(); ++i) {
     const Event& event = trace.events[i];
     if (!is_kind(event, EventKind::kOp) || !window.contains(i, event.process)) continue;
@@ -188,9 +193,18 @@ std::vector<faults::Operation> publication_operations(const sim::Trace& trace,
     }
     operation.carries_expert = carries_expert(operation, chunks);
     operations.push_back(std::move(operation));
+    indexes.push_back(i);
   }
   faults::add_own_moments(operations);
   faults::annotate(operations);
+  if (events == nullptr) return operations;
+  events->clear();
+  std::size_t at = 0;
+  for (const faults::Operation& operation : operations) {
+    const bool between = operation.op == faults::kSourceBegin;
+    events->push_back(at < indexes.size() ? indexes[at] : trace.events.size());
+    if (!between) ++at;
+  }
   return operations;
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "conformance/judge/records.h"
 #include "tpsync/collective/control_group.h"
@@ -48,6 +49,11 @@ class ContentPort {
   // A parameter's bytes hash as generate combines it (judge::lane_term's second argument).
   virtual std::uint64_t hash_parameter(const runtime::ResidentModel& resident,
                                        std::size_t parameter) = 0;
+  // Where the resident weights are not those of this version, by tensor, rows, columns and bytes;
+  // empty in worlds that cannot tell.
+  virtual std::vector<std::string> differences(const runtime::ResidentModel&, std::int64_t) {
+    return {};
+  }
 };
 
 }  // namespace tpsync::conformance

@@ -1,6 +1,7 @@
 #include "conformance/world/sim_content.h"
 
 #define XXH_INLINE_ALL
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -49,6 +50,45 @@ std::uint64_t SimContent::hash_parameter(const runtime::ResidentModel& resident,
   if (device_.phantom()) return hash_phantom(resident, parameter);
   const model::ResidentParameter& p = resident.layout.parameters[parameter];
   return XXH3_64bits(device_.view(resident.weights).data() + p.offset, p.bytes);
+}
+
+std::vector<std::string> SimContent::differences(const runtime::ResidentModel& resident,
+                                                 std::int64_t version) {
+  std::vector<std::string> texts;
+  if (!device_.phantom()) return texts;
+  const std::uint64_t item = resident.layout.item_bytes;
+  for (const model::Placement& p : resident.layout.placements) {
+    constexpr std::size_t kTextsMax = 5;
+    if (texts.size() >= kTextsMax) break;
+    if (p.row0 == p.row1 || p.col0 == p.col1) continue;
+    const wire::TensorRecord& tensor = resident.plan.tensors[p.tensor];
+    const std::uint64_t cols = model::rows_cols(tensor).cols;
+    const sim::Rect rect{p.offset, (p.col1 - p.col0) * item, p.row1 - p.row0, p.pitch};
+    std::uint64_t covered = 0;
+    for (const sim::Extent& found : device_.query(resident.weights, rect)) {
+      covered += found.row_bytes * found.rows;
+      const std::uint64_t row = p.row0 + found.offset / p.pitch;
+      const std::uint64_t col = p.col0 + found.offset % p.pitch / item;
+      std::string what;
+      if (found.content.tensor != judge::name_hash(tensor.name)) {
+        what = "another tensor";
+      } else if (found.content.version != static_cast<std::uint64_t>(version)) {
+        what = fmt::format("version {}", found.content.version);
+      } else if (found.content.at != (row * cols + col) * item) {
+        what = "another part of the tensor";
+      }
+      if (what.empty()) continue;
+      texts.push_back(fmt::format("{} in {} rows {} to {} columns {} to {}, bytes {} to {}", what,
+                                  tensor.name, row, row + found.rows, col,
+                                  col + found.row_bytes / item, p.offset + found.offset,
+                                  p.offset + found.end()));
+    }
+    if (covered != rect.row_bytes * rect.rows) {
+      texts.push_back(fmt::format("nothing in {} of the bytes of {}",
+                                  rect.row_bytes * rect.rows - covered, tensor.name));
+    }
+  }
+  return texts;
 }
 
 std::uint64_t SimContent::hash_phantom(const runtime::ResidentModel& resident,

@@ -22,6 +22,9 @@ class SimContent final : public ContentPort {
   // In phantom worlds the hash of the version found, if the parameter holds exactly one.
   std::uint64_t hash_parameter(const runtime::ResidentModel& resident,
                                std::size_t parameter) override;
+  // In phantom worlds.
+  std::vector<std::string> differences(const runtime::ResidentModel& resident,
+                                       std::int64_t version) override;
 
  private:
   std::uint64_t hash_phantom(const runtime::ResidentModel& resident, std::size_t parameter);

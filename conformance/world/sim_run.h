@@ -31,7 +31,11 @@ struct FaultFacts {
 struct SimOptions {
   sim::Policy policy = sim::Policy::kSeeded;
   std::vector<sim::Deviation> deviations;
+  std::uint64_t schedule = 0;  // these three as in sim/config.h
+  std::uint32_t priority_changes = 0;
+  std::uint64_t priority_choices = 64;
   std::uint64_t pipe_capacity = 64 * 1024;
+  std::uint32_t latency_percent = 100;  // of every latency of messages, groups, copies and deaths
   bool judge = true;
   faults::Plan plan;
   // Puts a decorator of the scenario's own around a rank's weight source; null for none.

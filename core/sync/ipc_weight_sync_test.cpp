@@ -36,7 +36,8 @@ TEST_F(IpcWeightSyncTest, APublicationGoesThroughItsCommandsInOrder) {
   EXPECT_EQ(result.receipts.size(), 1u);
   EXPECT_THAT(target().steps,
               ElementsAre("sleep level 2 preserving", "topology", "topology", "probe", "init",
-                          "start", "update 0", "update 1", "update 2", "finish", "release"));
+                          "start", "update 0", "loaded", "update 1", "loaded", "update 2", "loaded",
+                          "finish", "release"));
   EXPECT_EQ(sync().state(), PublicationState::kIdle);
   EXPECT_EQ(sync().next_version(), 2);
   EXPECT_EQ(memory_.live_exports(), 0u);
@@ -229,8 +230,8 @@ TEST_F(IpcWeightSyncTest, ThePreflightNeedsLivingWorkersMemoryAndAPassedProbe) {
 class FailingStep : public IpcWeightSyncTest, public testing::WithParamInterface<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Steps, FailingStep,
-                         testing::Values("init", "start", "update 0", "update 2", "finish",
-                                         "release"));
+                         testing::Values("init", "start", "update 0", "update 2", "loaded",
+                                         "finish", "release"));
 
 TEST_P(FailingStep, PoisonsAndKeepsTheVersion) {
   sync().setup();

@@ -245,7 +245,9 @@ class Story {
     publish(version);
     generate(version);
   }
-  void plan(std::string_view fault) { trace.parameters += "fault.0=" + std::string(fault) + "\n"; }
+  void plan(std::string_view fault, std::uint64_t index = 0) {
+    trace.parameters += "fault." + std::to_string(index) + "=" + std::string(fault) + "\n";
+  }
 
   static Story clean() {
     Story story;

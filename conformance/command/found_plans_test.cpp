@@ -30,7 +30,7 @@ TEST(FoundPlans, BreakNothingAnyMore) {
     std::ostringstream text;
     text << std::ifstream(path).rdbuf();
     const Replay replay = replay_from_json(text.str());
-    const Run run = runner.run(replay.spec, replay.options, publish_and_recover());
+    const conformance::Run run = runner.run(replay.spec, replay.options, publish_and_recover());
     EXPECT_EQ(run.end.kind, sim::RunResult::Kind::kFinished) << path << run.end.detail;
     EXPECT_NE(run.judgement.worst(), judge::Status::kViolation) << path << run.judgement.text();
     EXPECT_EQ(run.faults_applied, replay.options.plan.faults.size()) << path;

@@ -45,24 +45,6 @@ class NoHang {
   }
 
  private:
-  // When the caller entered the phase in which its call ended.
-  std::uint32_t last_phase_begin(const CallView& call) const {
-    const auto is_own_op = [&](std::uint32_t i) {
-      return view_.event(i).process == call.process &&
-             view_.event(i).kind == static_cast<std::uint16_t>(EventKind::kOp);
-    };
-    std::uint32_t first = call.end;
-    for (std::uint32_t i = call.end; i > call.begin; --i) {
-      if (!is_own_op(i - 1)) continue;
-      const sim::Event& event = view_.event(i - 1);
-      const bool same = first == call.end || (event.phase == view_.event(first).phase &&
-                                              event.chunk == view_.event(first).chunk);
-      if (!same) break;
-      first = i - 1;
-    }
-    return first == call.end ? call.begin : first;
-  }
-
   std::optional<Verdict> check_returns(const CallView& call) {
     const ProcessView& process = view_.processes()[call.process];
     if (call.end == kNoEvent) {
@@ -80,10 +62,6 @@ class NoHang {
     std::uint32_t from = call.begin;
     for (const std::uint32_t fault : view_.lists().faults) {
       if (fault > call.begin && fault < call.end) from = fault;
-      // A process that is only slow may use up the time of one wait after the other.
-      if (fault < call.end && view_.text(view_.event(fault).text) == "process.slow") {
-        from = std::max(from, last_phase_begin(call));
-      }
     }
     const std::int64_t took = view_.time(call.end) - view_.time(from);
     const std::int64_t budget = *facts_.control_timeout_ns + kAllowance + facts_.slack_ns;

@@ -111,7 +111,7 @@ class Parent {
     start_.header.expected_manifest = wire::build_manifest(plan_.tensors);
     start_.header.device_uuids = engine_.topology().device_uuids;
     for (const transfer::Chunk& chunk : chunks_) start_.chunk_tensor_counts.push_back(chunk.count);
-    start_.buffer_bytes = transfer::buffer_bytes(start_.layout, owner.spec().sync.bucket_bytes, 1);
+    start_.buffer_bytes = transfer::slot_bytes(start_.layout, owner.spec().sync.bucket_bytes, 1);
     for (int rank = 0; rank < kTp; ++rank) {
       devices_.push_back(std::make_unique<Device>(owner, rank, start_.buffer_bytes));
       handles_.entries.emplace_back(devices_.back()->device.uuid(), devices_.back()->handle);

@@ -255,6 +255,20 @@ def own_documents(tree):
                 yield Finding(path, number, "names a path outside the tree: use a relative one")
 
 
+def named_tests_exist(tree):
+    """A test that sim/README.md names for a rule of the simulator exists under that name."""
+    cases = set()
+    for path in tree.files:
+        if path.endswith("_test.cpp"):
+            for _, line in tree.lines(path):
+                cases.update(re.findall(r"^TEST(?:_F|_P)?\((\w+, \w+)", line))
+    for number, line in tree.lines("sim/README.md") if "sim/README.md" in tree.files else []:
+        for suite, case in re.findall(r"`([A-Z]\w+)\.([A-Z]\w+)`", line):
+            if f"{suite}, {case}" not in cases:
+                yield Finding("sim/README.md", number, f"there is no test {suite}.{case}: name the "
+                                                       "one that shows this rule on the real thing")
+
+
 # ---- rules about includes -----------------------------------------------------------------------
 
 
@@ -315,7 +329,8 @@ def judge_is_independent(tree):
 def heavy_libraries(tree):
     allowed = [
         (r"<(torch|ATen|c10)/", r"core/runtime/native|core/\w+/torch_|bench/", "LibTorch"),
-        (r"<(cuda|cublas|driver_types)", r"core/(device|collective)/(?!host)|bench/", "CUDA"),
+        (r"<(cuda|cublas|driver_types)",
+         r"core/(device|collective)/(?!host)|bench/|conformance/process/gpu_", "CUDA"),
         (r"<nccl", r"core/collective/|bench/", "NCCL"),
         (r"<gloo/", r"core/collective/|bench/", "Gloo"),
     ]
@@ -422,9 +437,9 @@ def tests_never_sleep(tree):
 
 TEXT_RULES = [
     top_level, listed_sources, file_length, line_length, head_comment, pragma_once, scripts_run,
-    unfinished_work, own_documents, includes_exist, include_layers, layout_is_the_runtimes,
-    exporter_is_independent, judge_is_independent, heavy_libraries, seams, catch_all, determinism,
-    library_texts, singletons, tests_never_sleep,
+    unfinished_work, own_documents, named_tests_exist, includes_exist, include_layers,
+    layout_is_the_runtimes, exporter_is_independent, judge_is_independent, heavy_libraries, seams,
+    catch_all, determinism, library_texts, singletons, tests_never_sleep,
 ]
 
 

@@ -40,6 +40,7 @@ SEEDED = [
     ("unfinished_work", "README.md", "FIX" + "ME\n", "finish"),
     ("own_documents", "core/base/b.h", HEAD + "// see notes/absent.m" + "d\n", "absent"),
     ("own_documents", "README.md", "run /ho" + "me/me/x\n", "outside"),
+    ("named_tests_exist", "sim/README.md", "shown by `Fork.Forks`\n", "no test Fork.Forks"),
     ("includes_exist", "core/base/b.h", HEAD + '#include "tpsync/base/none.h"\n', "none.h"),
     ("includes_exist", "sim/b.h", HEAD + '#include "a.h"\n', "from the root"),
     ("include_layers", "core/base/b.h", HEAD + '#include "sim/a.h"\n', "never includes sim"),

@@ -33,7 +33,7 @@ struct Operation {
   // Of the update's frames and of the worker's launch: tensors of default_expert() are in it.
   bool carries_expert = false;
 
-  // The following three are derived by annotate() from the whole list.
+  // The following four are derived by annotate() from the whole list.
   // The publication carries a content digest.
   bool digested = true;
   // Nothing that another process needs of this one comes at or after this operation: no byte
@@ -41,6 +41,10 @@ struct Operation {
   bool is_tail = false;
   // The first of its kind in its process, phase and chunk, with that peer.
   bool is_first_to_peer = false;
+  // A wait on the weight group that its process enters with a gather under way.
+  bool ends_gather = false;
+  // How many workers there are, as far as operations tell.
+  int workers = 0;
 };
 
 Moment moment_of(const Operation& operation);
@@ -58,19 +62,59 @@ std::string_view to_string(Demand demand);
 enum class Visibility : std::uint8_t { kVisible, kSilent };
 std::string_view to_string(Visibility visibility);
 
-// What the injector does.
+// What is at stake, ascending: a shrinker tries the milder of two faults first.
+enum class Severity : std::uint8_t {
+  kDelay,    // time alone
+  kData,     // something said or moved is not what it should be
+  kRefusal,  // an operation fails, and is over
+  kLoss,     // a connection, a group or a process is gone for good
+};
+std::string_view to_string(Severity severity);
+
+// What the injector does, by the seam at which it does it. Faults of one action are told apart by
+// their names.
 enum class Action : std::uint8_t {
-  kCloseChannel,
-  kMuteChannel,
+  // processes: before any operation
   kKill,
   kStop,
+  kExit,
+  kSlow,
+  kStall,
+  // launcher, host and random numbers
+  kRefuseSpawn,
+  kHideProcess,
+  kIgnoreTerminate,
+  kMisreportHost,
+  kRefuseEntropy,
+  // channels
+  kCloseChannel,
+  kMuteChannel,
+  kDistortMessage,
+  kAlterResult,  // or the control group's broadcast
+  // groups
   kBreakGroup,
+  kHangGroup,
+  kDistortContribution,
+  kGarbleGather,
+  // device
   kRefuseMemory,
+  kRefusePrepare,
+  kMisreportMemory,
   kRefuseImport,
+  kMisreportImport,
+  kRefuseExport,
+  kStaleExport,
   kDelayCopies,
-  kAlterResult,
+  kFailCopy,
+  kFailSync,
+  kDistortCopies,
+  kLoseContext,
+  // weight source; kLoseExpert also channel and device
   kLoseExpert,
   kExtendSource,
+  kDistortPass,
+  // inference engine
+  kMisbehave,
 };
 
 // An argument that a plan may give.
@@ -84,8 +128,11 @@ struct Argument {
 struct FaultKind {
   std::string_view name;
   std::string_view family;  // the part before the dot
+  // What rows have in common that differ in the field that they alter alone; empty: nothing.
+  std::string_view mechanism = {};
   Action action = Action::kKill;
   Visibility visibility = Visibility::kVisible;
+  Severity severity = Severity::kData;
   std::string_view summary;      // one line for the list
   std::string_view effect;       // what happens, exactly
   std::string_view moment;       // which operations of which roles, in words
@@ -98,6 +145,9 @@ struct FaultKind {
   // The argument lists that the explorer tries; one empty list where there are none.
   std::vector<Arguments> (*variants)() = nullptr;
   bool (*applies)(const Operation&, const Arguments&) = nullptr;
+  // Of the operations to which it applies, those at which enumeration tries it: ranks that are in
+  // every way alike have representatives. A plan may name any.
+  bool (*is_tried)(const Operation&) = nullptr;  // null: all
   Demand (*demand)(const Operation&) = nullptr;
   // What a failed publication may name as its cause, ascending. Empty if the run must survive.
   std::vector<ErrorKind> (*kinds)(const Operation&) = nullptr;
@@ -107,6 +157,13 @@ struct FaultKind {
 std::span<const FaultKind> catalogue();
 // nullptr if there is none of that name.
 const FaultKind* find_kind(std::string_view name);
+
+// The row's mechanism: its name, unless it shares one.
+std::string_view mechanism_of(const FaultKind& kind);
+
+// True if the control group is broken after this fault, or an actor gone: another world has to
+// recover.
+bool needs_another_world(const Fault& fault);
 
 // The page of a fault, as text.
 std::string page_of(const FaultKind& kind);
@@ -126,5 +183,7 @@ inline constexpr std::string_view kHopWorker = "worker";
 inline constexpr std::string_view kHopRuntime = "runtime";
 inline constexpr std::string_view kHopBroadcast = "broadcast";
 inline constexpr std::string_view kWhere = "where";
+inline constexpr std::string_view kField = "field";
+inline constexpr std::string_view kStatus = "status";
 
 }  // namespace tpsync::faults

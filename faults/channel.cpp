@@ -1,7 +1,8 @@
 // The channel's decorator: closed ends, lost directions, and message faults on what is written.
 //
 // A message fault takes over at the first write of a frame: the whole frame is claimed, changed and
-// written at once. A frame that the fault cannot change is written as it came.
+// written at once, or not at all, or late. A frame that the fault cannot change is written as it
+// came.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -17,11 +18,20 @@ namespace {
 
 constexpr std::size_t kDrainBytes = 4096;
 constexpr std::array<char, 4> kMagic = {'T', 'P', 'S', '1'};
+constexpr std::string_view kStrayText = "Loading checkpoint shards: 100%\n";
+constexpr std::uint64_t kOversizedBytes = 0x7fffffff;
+constexpr std::size_t kTrickledBytes = 64;
+constexpr Duration kLateness = std::chrono::seconds(1);
+// What a message that is late has for its own write.
+constexpr Duration kLateWrite = std::chrono::seconds(2);
 
 class Decorator final : public FaultChannel {
  public:
   Decorator(ProcessFaults& faults, PeerName peer, std::unique_ptr<Channel> inner)
-      : FaultChannel(std::move(inner)), faults_(faults), peer_(std::move(peer)) {}
+      : FaultChannel(std::move(inner)),
+        faults_(faults),
+        peer_(std::move(peer)),
+        keeps_frames_(faults.has_named("channel.stale_reply")) {}
 
   std::size_t read_some(MutableByteView into, Deadline deadline) override {
     enter("channel.read", is_deaf_);
@@ -38,7 +48,11 @@ class Decorator final : public FaultChannel {
     check_writable();
     if (is_mute_ && faults_.active()) return from.size();
     if (!frame_fault_) take_frame(from);
-    if (!frame_fault_) return ForwardingChannel::write_some(from, deadline);
+    if (!frame_fault_) {
+      const std::size_t count = ForwardingChannel::write_some(from, deadline);
+      if (keeps_frames_) keep(from.first(count));
+      return count;
+    }
     frame_.insert(frame_.end(), from.begin(), from.end());
     if (frame_.size() >= frame_bytes()) deliver(deadline);
     return from.size();
@@ -98,20 +112,41 @@ class Decorator final : public FaultChannel {
 
   void take_frame(ByteView from) {
     const Fault* fault = faults_.due(Action::kAlterResult, "channel.write");
-    if (fault == nullptr) fault = faults_.due(Action::kLoseExpert, "channel.write");
+    for (const Action action :
+         {Action::kLoseExpert, Action::kDistortMessage, Action::kDistortPass}) {
+      if (fault == nullptr) fault = faults_.due(action, "channel.write");
+    }
     if (fault == nullptr || from.size() < wire::kFrameHeadBytes) return;
     for (std::size_t i = 0; i < kMagic.size(); ++i) {
       if (from[i] != static_cast<std::byte>(kMagic[i])) return;
     }
+    if (fault->name == "channel.write_error") {
+      faults_.apply(*fault);
+      throw_broken(ErrorKind::kIo, "channel", "the system has no buffers left");
+    }
     frame_fault_ = fault;
   }
 
-  std::size_t frame_bytes() const {
+  std::size_t frame_bytes() const { return bytes_of(frame_); }
+
+  static std::size_t bytes_of(const ByteBuffer& frame) {
     std::size_t body = 0;
     for (std::size_t i = 0; i < 4; ++i) {
-      body |= std::to_integer<std::size_t>(frame_[kMagic.size() + i]) << (8 * i);
+      body |= std::to_integer<std::size_t>(frame[kMagic.size() + i]) << (8 * i);
     }
     return wire::kFrameHeadBytes + body;
+  }
+
+  // Remembers the last whole frame that was written.
+  void keep(ByteView written) {
+    writing_.insert(writing_.end(), written.begin(), written.end());
+    if (writing_.size() < wire::kFrameHeadBytes || writing_.size() < bytes_of(writing_)) return;
+    last_frame_ = std::exchange(writing_, {});
+  }
+
+  bool is_reply() const {
+    return faults_.role() == rules::kWorker ||
+           (faults_.role() == rules::kRuntime && peer_.role == rules::kActor);
   }
 
   std::optional<AlteredFrame> altered(const Fault& fault, ByteView body) const {
@@ -119,6 +154,16 @@ class Decorator final : public FaultChannel {
       auto request = lose_expert(fault, body);
       if (!request) return std::nullopt;
       return AlteredFrame{std::move(*request), 1};
+    }
+    if (find_kind(fault.name)->action != Action::kAlterResult) {
+      const bool is_of_worker = faults_.role() == rules::kWorker;
+      auto changed =
+          distort_message(fault,
+                          is_of_worker || faults_.role() == rules::kActor ? wire::Peer::kWorker
+                                                                          : wire::Peer::kRuntime,
+                          is_reply(), body);
+      if (!changed) return std::nullopt;
+      return AlteredFrame{std::move(*changed), 1};
     }
     if (faults_.role() == rules::kWorker) return alter_worker_reply(fault, body);
     return peer_.role == rules::kActor ? alter_runtime_reply(fault, body) : std::nullopt;
@@ -128,6 +173,7 @@ class Decorator final : public FaultChannel {
     const Fault& fault = *std::exchange(frame_fault_, nullptr);
     const ByteBuffer frame = std::exchange(frame_, {});
     const ByteView body = ByteView(frame).subspan(wire::kFrameHeadBytes);
+    if (deliver_raw(fault, frame, deadline)) return;
     const auto changed = altered(fault, body);
     if (!changed) return wire::send_frame(inner(), body, deadline);
     faults_.apply(fault);
@@ -136,8 +182,58 @@ class Decorator final : public FaultChannel {
     }
   }
 
+  // What is done to a frame without looking into it; false for other faults.
+  bool deliver_raw(const Fault& fault, const ByteBuffer& frame, Deadline deadline) {
+    const ByteView bytes = frame;
+    if (fault.name == "channel.truncated_frame") {
+      faults_.apply(fault);
+      write_all(bytes.first(bytes.size() / 2), deadline);
+      is_cut_ = true;
+      inner().close();
+    } else if (fault.name == "channel.oversized_frame") {
+      faults_.apply(fault);
+      ByteBuffer head(bytes.begin(), bytes.begin() + wire::kFrameHeadBytes);
+      for (std::size_t i = 0; i < 4; ++i) {
+        head[kMagic.size() + i] = static_cast<std::byte>((kOversizedBytes >> (8 * i)) & 0xff);
+      }
+      write_all(head, deadline);
+      write_all(bytes.subspan(wire::kFrameHeadBytes), deadline);
+    } else if (fault.name == "channel.stray_text") {
+      faults_.apply(fault);
+      write_all(as_view(kStrayText), deadline);
+      write_all(bytes, deadline);
+    } else if (fault.name == "channel.stale_reply") {
+      if (last_frame_.empty()) return false;
+      faults_.apply(fault);
+      write_all(last_frame_, deadline);
+    } else if (fault.name == "channel.duplicated") {
+      faults_.apply(fault);
+      write_all(bytes, deadline);
+      write_all(bytes, deadline);
+    } else if (fault.name == "channel.slow") {
+      faults_.apply(fault);
+      const std::size_t first = std::min(bytes.size(), kTrickledBytes);
+      for (std::size_t i = 0; i < first; ++i) write_all(bytes.subspan(i, 1), deadline);
+      write_all(bytes.subspan(first), deadline);
+    } else if (fault.name == "channel.late_reply") {
+      faults_.apply(fault);
+      faults_.sleep_until(deadline.time() + kLateness);
+      write_all(bytes, Deadline::at(deadline.time() + kLateWrite));
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  void write_all(ByteView bytes, Deadline deadline) {
+    while (!bytes.empty()) bytes = bytes.subspan(inner().write_some(bytes, deadline));
+  }
+
   ProcessFaults& faults_;
   PeerName peer_;
+  const bool keeps_frames_;
+  ByteBuffer writing_;
+  ByteBuffer last_frame_;
   std::atomic<bool> is_cut_{false};
   std::atomic<bool> is_closed_by_owner_{false};
   std::atomic<bool> is_deaf_{false};

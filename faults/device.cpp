@@ -1,8 +1,8 @@
-// The device's decorator: refused memory and imports, late streams, and tiles that a worker's
-// launch loses.
+// The device's decorator: refused and misreported memory, exports and imports, late streams, work
+// that fails or does something else, and a context that is lost.
 //
-// Where tiles can be lost, prepared batches are wrapped together with their tiles, so that the
-// launch in question can be made again without some of them.
+// Where single tiles matter, prepared batches are wrapped together with their tiles, so that the
+// launch in question can be made again without some of them, or what it wrote be overwritten.
 #include <algorithm>
 #include <utility>
 
@@ -20,6 +20,8 @@ using device::StreamId;
 using device::TileCopy;
 
 constexpr std::string_view kWeightsTag = "weights";  // of a worker's resident weights
+constexpr std::uint64_t kCorruptedBytes = 2;
+constexpr std::byte kCorruption{0xa5};
 
 class KnownBatch final : public Prepared {
  public:
@@ -46,14 +48,18 @@ class FaultDevice final : public device::ForwardingDevice {
   FaultDevice(ProcessFaults& faults, device::Device& inner)
       : ForwardingDevice(inner),
         faults_(faults),
-        knows_tiles_(faults.has(Action::kLoseExpert, "loader")) {}
+        knows_tiles_(faults.has(Action::kLoseExpert, "loader") ||
+                     faults.has(Action::kDistortCopies)) {}
 
   device::MemoryInfo memory() override {
     faults_.pass("device.memory");
-    return ForwardingDevice::memory();
+    const Fault* fault = faults_.fire(Action::kMisreportMemory, "device.memory");
+    device::MemoryInfo info = ForwardingDevice::memory();
+    if (fault != nullptr) info.free_bytes = 0;
+    return info;
   }
   RegionId allocate(const device::AllocationRequest& request) override {
-    faults_.pass("device.allocate");
+    begin("device.allocate");
     refuse_memory("device.allocate");
     const RegionId region = ForwardingDevice::allocate(request);
     if (request.tag == kWeightsTag) weights_ = region;
@@ -64,35 +70,50 @@ class FaultDevice final : public device::ForwardingDevice {
     ForwardingDevice::free(region);
   }
   ByteBuffer export_region(RegionId region) override {
-    faults_.pass("device.export");
-    return ForwardingDevice::export_region(region);
+    begin("device.export");
+    if (faults_.fire(Action::kRefuseExport, "device.export") != nullptr) {
+      throw_broken(ErrorKind::kIpc, "export", "this memory cannot be shared");
+    }
+    const Fault* stale = faults_.due(Action::kStaleExport, "device.export");
+    ByteBuffer handle = ForwardingDevice::export_region(region);
+    if (first_handle_.empty()) {
+      first_handle_ = handle;
+    } else if (stale != nullptr) {
+      faults_.apply(*stale);
+      return first_handle_;
+    }
+    return handle;
   }
   void revoke_export(RegionId region) noexcept override {
     faults_.pass("device.revoke");
     ForwardingDevice::revoke_export(region);
   }
   device::ImportedRegion import_region(ByteView handle) override {
-    faults_.pass("device.import");
+    begin("device.import");
     if (faults_.fire(Action::kRefuseImport, "device.import") != nullptr) {
       throw_broken(ErrorKind::kIpc, "import", "opening the export is not permitted");
     }
-    return ForwardingDevice::import_region(handle);
+    const Fault* fault = faults_.fire(Action::kMisreportImport, "device.import");
+    device::ImportedRegion imported = ForwardingDevice::import_region(handle);
+    if (fault != nullptr && fault->name == "ipc.wrong_device") imported.device_uuid += "-other";
+    if (fault != nullptr && fault->name == "ipc.wrong_size") imported.bytes /= 2;
+    return imported;
   }
   void close_import(RegionId region) noexcept override {
     faults_.pass("device.close_import");
     ForwardingDevice::close_import(region);
   }
   void sleep(std::string_view tag, bool keep) override {
-    faults_.pass("device.sleep");
+    begin("device.sleep");
     ForwardingDevice::sleep(tag, keep);
   }
   void wake(std::string_view tag) override {
-    faults_.pass("device.wake");
+    begin("device.wake");
     refuse_memory("device.wake");
     ForwardingDevice::wake(tag);
   }
   StreamId create_stream() override {
-    faults_.pass("device.create_stream");
+    begin("device.create_stream");
     return ForwardingDevice::create_stream();
   }
   void destroy_stream(StreamId stream) noexcept override {
@@ -102,28 +123,35 @@ class FaultDevice final : public device::ForwardingDevice {
   }
 
   std::unique_ptr<Prepared> prepare_copies(std::span<const TileCopy> copies) override {
-    faults_.pass("device.prepare");
+    begin_prepare();
     return known(ForwardingDevice::prepare_copies(copies), {copies.begin(), copies.end()});
   }
   std::unique_ptr<Prepared> prepare_packs(std::span<const device::PackPiece> pieces) override {
-    faults_.pass("device.prepare");
+    begin_prepare();
     return known(ForwardingDevice::prepare_packs(pieces), {});
   }
   std::unique_ptr<Prepared> prepare_digests(std::span<const device::DigestItem> items) override {
-    faults_.pass("device.prepare");
+    begin_prepare();
     return known(ForwardingDevice::prepare_digests(items), {});
   }
 
   void launch(StreamId stream, const Prepared& batch, std::span<const RegionId> bindings) override {
     enter("device.launch", stream);
     const Prepared* issued = &inner_of(batch);
+    const Fault* fault = nullptr;
     if (knows_tiles_) {
+      fault = faults_.fire(Action::kDistortCopies, "device.launch");
+      if (fault != nullptr && fault->name == "copy.lost") return;
       issued = without_expert(batch, bindings, issued);
       if (issued == nullptr) return;  // nothing of the batch is left
     }
-    issue(stream, [this, stream, issued, kept = std::vector(bindings.begin(), bindings.end())] {
-      ForwardingDevice::launch(stream, *issued, kept);
-    });
+    issue_launch(stream, *issued, bindings);
+    if (fault == nullptr) return;
+    if (fault->name == "copy.twice") {
+      issue_launch(stream, *issued, bindings);
+    } else {
+      overwrite(*fault, stream, static_cast<const KnownBatch&>(batch).tiles(), bindings);
+    }
   }
   void launch_digests(StreamId stream, const Prepared& batch, std::span<const RegionId> bindings,
                       std::span<std::uint64_t> sums) override {
@@ -151,14 +179,33 @@ class FaultDevice final : public device::ForwardingDevice {
     issue(stream, [=, this] { ForwardingDevice::download(stream, region, offset, into); });
   }
   void synchronize(StreamId stream, Deadline deadline) override {
-    faults_.pass("device.synchronize");
+    begin("device.synchronize");
+    const Fault* fault = faults_.fire(Action::kFailSync, "device.synchronize");
     faults_.late().flush(stream);
     ForwardingDevice::synchronize(stream, deadline);
+    if (fault != nullptr) throw_broken(ErrorKind::kDevice, "stream", "its work failed");
   }
 
  private:
-  void enter(std::string_view op, StreamId stream) {
+  // Of everything that a lost context makes fail.
+  void begin(std::string_view op) {
     faults_.pass(op);
+    if (faults_.fire(Action::kLoseContext, op) != nullptr) is_lost_ = true;
+    if (is_lost_) throw_broken(ErrorKind::kDevice, "device context", "is lost");
+  }
+
+  void begin_prepare() {
+    begin("device.prepare");
+    if (faults_.fire(Action::kRefusePrepare, "device.prepare") != nullptr) {
+      throw_broken(ErrorKind::kOutOfMemory, "device memory", "there is none for this batch");
+    }
+  }
+
+  void enter(std::string_view op, StreamId stream) {
+    begin(op);
+    if (faults_.fire(Action::kFailCopy, op) != nullptr) {
+      throw_broken(ErrorKind::kDevice, "stream", "the driver refused the work");
+    }
     if (faults_.fire(Action::kDelayCopies, op) != nullptr) faults_.late().delay(stream);
   }
 
@@ -169,6 +216,38 @@ class FaultDevice final : public device::ForwardingDevice {
     } else {
       work();
     }
+  }
+
+  void issue_launch(StreamId stream, const Prepared& batch, std::span<const RegionId> bindings) {
+    issue(stream,
+          [this, stream, issued = &batch, kept = std::vector(bindings.begin(), bindings.end())] {
+            ForwardingDevice::launch(stream, *issued, kept);
+          });
+  }
+
+  // Behind the batch, what it wrote at its first place, or at its last, is something else.
+  void overwrite(const Fault& fault, StreamId stream, const std::vector<TileCopy>& tiles,
+                 std::span<const RegionId> bindings) {
+    if (tiles.empty()) return;
+    const TileCopy& first = tiles.front();
+    if (fault.name == "copy.corrupted") {
+      issue(stream, [=, this, region = bindings[first.dst], offset = first.dst_offset] {
+        ForwardingDevice::fill(stream, region, offset, kCorruptedBytes, kCorruption);
+      });
+      return;
+    }
+    const TileCopy& last = tiles.back();
+    device::RunCopy run;
+    run.src = bindings[first.dst];
+    run.dst = bindings[last.dst];
+    run.src_offset = first.dst_offset;
+    run.dst_offset = last.dst_offset + (last.rows - 1) * last.dst_pitch;
+    run.bytes = std::min(first.row_bytes, last.row_bytes);
+    if (run.src_offset == run.dst_offset) {  // one row alone: its halves
+      run.bytes /= 2;
+      run.dst_offset += run.bytes;
+    }
+    issue(stream, [=, this] { ForwardingDevice::copy(stream, run); });
   }
 
   void refuse_memory(std::string_view op) {
@@ -207,12 +286,15 @@ class FaultDevice final : public device::ForwardingDevice {
   ProcessFaults& faults_;
   const bool knows_tiles_;
   RegionId weights_ = RegionId::kNone;
+  ByteBuffer first_handle_;  // that this process exported
+  bool is_lost_ = false;
   std::vector<std::unique_ptr<Prepared>> lossy_batches_;
 };
 
 }  // namespace
 
 std::unique_ptr<device::Device> ProcessFaults::device(device::Device& inner) {
+  plain_device_ = &inner;
   if (!wants(Seam::kDevice)) return nullptr;
   return std::make_unique<FaultDevice>(*this, inner);
 }

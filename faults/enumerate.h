@@ -9,14 +9,17 @@
 
 namespace tpsync::faults {
 
-// Fills in what an operation's row rules need to know of the others: digested, is_tail and
-// is_first_to_peer.
+// Fills in what an operation's row rules need to know of the others: digested, is_tail,
+// is_first_to_peer, ends_gather and workers.
 // `operations` are those of one publication, in the order of the trace.
 void annotate(std::vector<Operation>& operations);
 
-// Inserts one source.begin per actor that allocates a packed buffer, just before its first
-// operation in that phase: the start of a pass is no operation of a seam. Idempotent.
-void add_source_moments(std::vector<Operation>& operations);
+// Inserts the moments that are no operations of a seam. Idempotent.
+// - One source.begin per actor that allocates a packed buffer, just before its first operation in
+//   that phase.
+// - One engine.layer per worker, just before its reply to the last update; one engine.reset_cache,
+//   just before its reply to finish.
+void add_own_moments(std::vector<Operation>& operations);
 
 struct Pair {
   std::size_t operation = 0;  // index

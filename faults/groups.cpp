@@ -1,5 +1,5 @@
-// The decorators of both groups: a rank that fails inside a collective, a result that arrives
-// altered on one rank, and gathers that belong to a late stream.
+// The decorators of both groups: a rank that fails or hangs inside a collective, contributions and
+// results that are not what they were, and gathers that belong to a late stream.
 #include <utility>
 
 #include "faults/injector.h"
@@ -11,6 +11,24 @@
 namespace tpsync::faults {
 namespace {
 
+constexpr std::uint64_t kGateBit = std::uint64_t{1} << 20;  // of an agreement's word
+constexpr std::byte kGarbage{0xa5};
+
+// The device that a rank says that it is on, where its contribution says so.
+std::string uuid_in(ByteView bytes) {
+  try {
+    const wire::HandleMap handles = wire::decode_handle_map(bytes);
+    if (!handles.entries.empty()) return handles.entries.front().first;
+  } catch (const Error&) {
+    // Then it is a preflight's report, or says nothing.
+  }
+  try {
+    return wire::decode_preflight_report(bytes).device_uuid;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 class FaultControlGroup final : public collective::ForwardingControlGroup {
  public:
   FaultControlGroup(ProcessFaults& faults, std::unique_ptr<collective::ControlGroup> inner)
@@ -18,21 +36,34 @@ class FaultControlGroup final : public collective::ForwardingControlGroup {
 
   void all_gather_word(std::uint64_t word, std::span<std::uint64_t> words,
                        Deadline deadline) override {
-    enter("control.word");
+    enter("control.word", deadline);
+    if (faults_.fire(Action::kDistortContribution, "control.word") != nullptr) word ^= kGateBit;
     ForwardingControlGroup::all_gather_word(word, words, deadline);
   }
 
   std::vector<ByteBuffer> all_gather(ByteView bytes, Deadline deadline) override {
-    enter("control.gather");
-    return ForwardingControlGroup::all_gather(bytes, deadline);
+    enter("control.gather", deadline);
+    const Fault* fault = faults_.due(Action::kDistortContribution, "control.gather");
+    std::optional<ByteBuffer> changed;
+    if (fault != nullptr) changed = distorted(*fault, bytes);
+    if (changed) faults_.apply(*fault);
+    auto gathered = ForwardingControlGroup::all_gather(changed ? *changed : bytes, deadline);
+    if (!gathered.empty()) first_uuid_ = uuid_in(gathered.front());
+    return gathered;
   }
 
   void broadcast(ByteBuffer& bytes, int root, Deadline deadline) override {
-    enter("control.broadcast");
+    enter("control.broadcast", deadline);
     // Asked before the call: afterwards the operation has its number.
     const Fault* fault = faults_.due(Action::kAlterResult, "control.broadcast");
+    const Fault* cut = faults_.due(Action::kDistortContribution, "control.broadcast");
     ForwardingControlGroup::broadcast(bytes, root, deadline);
-    if (fault == nullptr || rank() == root) return;
+    if (rank() == root) return;
+    if (cut != nullptr && !bytes.empty()) {
+      faults_.apply(*cut);
+      bytes.resize(bytes.size() / 2);
+    }
+    if (fault == nullptr) return;
     if (auto changed = alter_broadcast(*fault, bytes)) {
       faults_.apply(*fault);
       bytes = std::move(*changed);
@@ -63,9 +94,11 @@ class FaultControlGroup final : public collective::ForwardingControlGroup {
   }
 
  private:
-  void enter(std::string_view op) {
+  void enter(std::string_view op, Deadline deadline) {
     faults_.pass(op);
-    if (faults_.fire(Action::kBreakGroup, op) != nullptr) {
+    const bool hangs = faults_.fire(Action::kHangGroup, op) != nullptr;
+    if (hangs) faults_.sleep_until(deadline.time());
+    if (hangs || faults_.fire(Action::kBreakGroup, op) != nullptr) {
       is_broken_ = true;
       ForwardingControlGroup::leave();
     }
@@ -74,8 +107,18 @@ class FaultControlGroup final : public collective::ForwardingControlGroup {
     }
   }
 
+  std::optional<ByteBuffer> distorted(const Fault& fault, ByteView bytes) const {
+    if (fault.name == "collective.truncated_bytes") {
+      if (bytes.empty()) return std::nullopt;
+      return ByteBuffer(bytes.begin(),
+                        bytes.begin() + static_cast<std::ptrdiff_t>(bytes.size() / 2));
+    }
+    return with_other_uuid(bytes, fault.arguments.at("uuid") == "foreign" ? "" : first_uuid_);
+  }
+
   ProcessFaults& faults_;
   bool is_broken_ = false;
+  std::string first_uuid_;  // of rank 0's device, where the last gather told
 };
 
 class FaultShardGroup final : public collective::ForwardingShardGroup {
@@ -86,6 +129,9 @@ class FaultShardGroup final : public collective::ForwardingShardGroup {
   void all_gather(device::StreamId stream, device::RegionId buffer,
                   std::span<const collective::GatherPart> parts) override {
     enter("shard.gather", stream);
+    buffer_ = buffer;
+    is_gathering_ = true;
+    parts_.assign(parts.begin(), parts.end());
     if (!faults_.late().holds(stream, faults_.active())) {
       return ForwardingShardGroup::all_gather(stream, buffer, parts);
     }
@@ -98,7 +144,21 @@ class FaultShardGroup final : public collective::ForwardingShardGroup {
   void wait(device::StreamId stream, Deadline deadline, collective::ControlGroup& watch) override {
     enter("shard.wait", stream);
     faults_.late().flush(stream);
+    if (faults_.fire(Action::kHangGroup, "shard.wait") != nullptr) {
+      faults_.sleep_until(deadline.time());
+      ForwardingShardGroup::abort();
+      throw_broken(ErrorKind::kTimeout, "shard group", "this rank's collective did not end");
+    }
+    const Fault* garble = faults_.due(Action::kGarbleGather, "shard.wait");
     ForwardingShardGroup::wait(stream, deadline, watch);
+    const bool gathered = std::exchange(is_gathering_, false);
+    if (garble == nullptr || !gathered || faults_.plain_device() == nullptr) return;
+    faults_.apply(*garble);
+    device::Device& device = *faults_.plain_device();
+    for (const collective::GatherPart& part : parts_) {
+      if (part.bytes != 0) device.fill(stream, buffer_, part.offset, part.bytes, kGarbage);
+    }
+    device.synchronize(stream, deadline);
   }
 
   void abort() noexcept override {
@@ -116,6 +176,9 @@ class FaultShardGroup final : public collective::ForwardingShardGroup {
   }
 
   ProcessFaults& faults_;
+  device::RegionId buffer_ = device::RegionId::kNone;  // of the last gather
+  std::vector<collective::GatherPart> parts_;
+  bool is_gathering_ = false;  // since the last wait
 };
 
 }  // namespace

@@ -2,12 +2,17 @@
 // beside this file, one per seam.
 #include "faults/injector.h"
 
+#include <algorithm>
+
 #include "faults/late_streams.h"
 #include "faults/rules.h"
 #include "tpsync/base/errors.h"
 
 namespace tpsync::faults {
 namespace {
+
+constexpr Duration kStall = std::chrono::seconds(3);
+constexpr Duration kSlowness = std::chrono::milliseconds(5);
 
 std::string_view argument(const Fault& fault, std::string_view name) {
   const auto found = fault.arguments.find(std::string(name));
@@ -18,15 +23,41 @@ bool needs(const FaultKind& kind, const Fault& fault, Seam seam) {
   switch (kind.action) {
     case Action::kKill:
     case Action::kStop:
-      return seam != Seam::kWeightSource;
+    case Action::kExit:
+    case Action::kSlow:
+    case Action::kStall:
+      return seam != Seam::kWeightSource && seam != Seam::kInferenceEngine;
+    case Action::kRefuseSpawn:
+    case Action::kHideProcess:
+    case Action::kIgnoreTerminate:
+      return seam == Seam::kProcesses;
+    case Action::kMisreportHost:
+      return seam == Seam::kHost;
+    case Action::kRefuseEntropy:
+      return seam == Seam::kRandom;
     case Action::kCloseChannel:
     case Action::kMuteChannel:
+    case Action::kDistortMessage:
       return seam == Seam::kChannel;
     case Action::kBreakGroup:
+    case Action::kHangGroup:
       return seam ==
              (rules::is_shard_call(fault.moment.op) ? Seam::kShardGroup : Seam::kControlGroup);
+    case Action::kDistortContribution:
+      return seam == Seam::kControlGroup;
+    case Action::kGarbleGather:
+      return seam == Seam::kShardGroup;
     case Action::kRefuseMemory:
+    case Action::kRefusePrepare:
+    case Action::kMisreportMemory:
     case Action::kRefuseImport:
+    case Action::kMisreportImport:
+    case Action::kRefuseExport:
+    case Action::kStaleExport:
+    case Action::kFailCopy:
+    case Action::kFailSync:
+    case Action::kDistortCopies:
+    case Action::kLoseContext:
       return seam == Seam::kDevice;
     case Action::kDelayCopies:
       return seam == Seam::kDevice || seam == Seam::kShardGroup;
@@ -38,6 +69,10 @@ bool needs(const FaultKind& kind, const Fault& fault, Seam seam) {
       return seam == (argument(fault, kWhere) == "wire" ? Seam::kChannel : Seam::kDevice);
     case Action::kExtendSource:
       return seam == Seam::kWeightSource;
+    case Action::kDistortPass:
+      return seam == (argument(fault, kWhere) == "wire" ? Seam::kChannel : Seam::kWeightSource);
+    case Action::kMisbehave:
+      return seam == Seam::kInferenceEngine;
   }
   return false;
 }
@@ -85,7 +120,10 @@ ProcessFaults::ProcessFaults(Injector& injector, std::vector<std::size_t> faults
       faults_(std::move(faults)),
       ports_(std::move(ports)),
       late_(std::make_unique<LateStreams>()) {
-  ends_processes_ = has(Action::kKill) || has(Action::kStop);
+  for (const Action action :
+       {Action::kKill, Action::kStop, Action::kExit, Action::kSlow, Action::kStall}) {
+    disturbs_processes_ = disturbs_processes_ || has(action);
+  }
 }
 
 ProcessFaults::~ProcessFaults() = default;
@@ -105,6 +143,11 @@ bool ProcessFaults::has(Action action, std::string_view where) const {
   return false;
 }
 
+bool ProcessFaults::has_named(std::string_view name) const {
+  return std::any_of(faults_.begin(), faults_.end(),
+                     [&](std::size_t i) { return injector_.plan_.faults[i].name == name; });
+}
+
 std::string_view ProcessFaults::role() const {
   return injector_.plan_.faults[faults_.front()].moment.role;
 }
@@ -116,7 +159,22 @@ bool ProcessFaults::is_now(const Moment& moment, std::string_view op) {
       moment.phase != ports_.moments.phase()) {
     return false;
   }
-  return moment.occurrence == (op == kSourceBegin ? passes_ : ports_.moments.occurrence(op));
+  return moment.occurrence == (is_own_moment(op) ? count_of(op) : ports_.moments.occurrence(op));
+}
+
+std::uint64_t ProcessFaults::count_of(std::string_view own_moment) {
+  if (own_moment != kSourceBegin &&
+      (counted_phase_ != ports_.moments.phase() || counted_chunk_ != ports_.moments.chunk())) {
+    counted_phase_ = ports_.moments.phase();
+    counted_chunk_ = ports_.moments.chunk();
+    std::erase_if(counts_, [](const auto& entry) { return entry.first != kSourceBegin; });
+  }
+  const auto found = counts_.find(own_moment);
+  return found == counts_.end() ? 0 : found->second;
+}
+
+void ProcessFaults::count(std::string_view own_moment) {
+  counts_[std::string(own_moment)] = count_of(own_moment) + 1;
 }
 
 const Fault* ProcessFaults::due(Action action, std::string_view op) {
@@ -140,10 +198,27 @@ const Fault* ProcessFaults::fire(Action action, std::string_view op) {
   return fault;
 }
 
+void ProcessFaults::sleep(Duration duration) noexcept {
+  if (ports_.clock != nullptr) ports_.clock->sleep_until(ports_.clock->now() + duration);
+}
+
+void ProcessFaults::sleep_until(TimePoint until) noexcept {
+  if (ports_.clock != nullptr) ports_.clock->sleep_until(until);
+}
+
 void ProcessFaults::pass(std::string_view op) noexcept {
-  if (!ends_processes_) return;
+  if (disturbs_processes_) disturb(op);
+}
+
+void ProcessFaults::disturb(std::string_view op) noexcept {
   if (fire(Action::kStop, op) != nullptr) ports_.control.stop_self();
   if (fire(Action::kKill, op) != nullptr) ports_.control.kill_self();
+  if (const Fault* exit = fire(Action::kExit, op)) {
+    ports_.control.exit_self(argument(*exit, kStatus) == "0" ? 0 : 1);
+  }
+  if (fire(Action::kStall, op) != nullptr) sleep(kStall);
+  if (fire(Action::kSlow, op) != nullptr) is_slow_ = true;
+  if (is_slow_ && active()) sleep(kSlowness);
 }
 
 }  // namespace tpsync::faults

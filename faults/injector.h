@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -26,6 +27,7 @@
 #include "tpsync/collective/control_group.h"
 #include "tpsync/collective/shard_group.h"
 #include "tpsync/device/device.h"
+#include "tpsync/runtime/inference_engine.h"
 #include "tpsync/transfer/weight_source.h"
 
 namespace tpsync::faults {
@@ -48,6 +50,8 @@ class ProcessControl {
   virtual void kill_self() noexcept = 0;
   // May return: the next seam operation then does not go on.
   virtual void stop_self() noexcept = 0;
+  // As exit(status) without anything being unwound. May return, as kill_self may.
+  virtual void exit_self(int status) noexcept = 0;
   // The fault with this index in the plan takes effect now. Called before the effect.
   virtual void mark(std::size_t fault, Visibility visibility) noexcept = 0;
 };
@@ -63,6 +67,8 @@ struct FaultPorts {
   // Where the tensors of `expert` (their names begin with it and a dot) lie in this worker's
   // resident weights; needed by weights.missing_expert where=loader alone.
   std::function<std::vector<ByteRange>(std::string_view expert)> resident_places = {};
+  // The process's own clock, which faults that take time wait by. Without it they take none.
+  Clock* clock = nullptr;
 };
 
 // What wait_readable must know of a decorated channel. A world that decorates channels has a type
@@ -102,6 +108,7 @@ enum class Seam : std::uint8_t {
   kControlGroup,
   kShardGroup,
   kWeightSource,
+  kInferenceEngine,
 };
 
 // What has applied, and whether all is healed. Of one run, wherever its processes are: in memory
@@ -139,6 +146,8 @@ class ProcessFaults {
   std::unique_ptr<collective::ShardGroup> shard_group(
       std::unique_ptr<collective::ShardGroup>& inner);
   std::unique_ptr<transfer::WeightSource> weight_source(transfer::WeightSource& inner);
+  std::unique_ptr<runtime::InferenceEngine> engine(
+      const runtime::ResidentModel& resident, std::unique_ptr<runtime::InferenceEngine>& inner);
 
   // ---- for the decorators ----
   class LateStreams;
@@ -155,21 +164,35 @@ class ProcessFaults {
   bool active() const noexcept;
   // Any fault of this process with this action and, where given, this value of `where`.
   bool has(Action action, std::string_view where = {}) const;
+  bool has_named(std::string_view name) const;
+  // Waits by the process's clock.
+  void sleep(Duration duration) noexcept;
+  void sleep_until(TimePoint until) noexcept;
+  // The device that was decorated last, without its decorator; nullptr if there is none.
+  device::Device* plain_device() const noexcept { return plain_device_; }
 
   LateStreams& late() { return *late_; }
   FaultPorts& ports() { return ports_; }
   std::string_view role() const;
-  void count_pass() { ++passes_; }  // over the weight source
+  // Of a moment that is no operation of a seam: it was, so the next is another.
+  void count(std::string_view own_moment);
 
  private:
   bool is_now(const Moment& moment, std::string_view op);
+  std::uint64_t count_of(std::string_view own_moment);
+  void disturb(std::string_view op) noexcept;
 
   Injector& injector_;
   std::vector<std::size_t> faults_;  // indices in the plan
   FaultPorts ports_;
   std::unique_ptr<LateStreams> late_;
-  bool ends_processes_ = false;  // a kill or stop is among them
-  std::uint64_t passes_ = 0;
+  device::Device* plain_device_ = nullptr;
+  bool disturbs_processes_ = false;  // a fault that may strike at any operation is among them
+  std::atomic<bool> is_slow_{false};
+  // Of own moments; those of engines begin anew with each phase and chunk.
+  std::map<std::string, std::uint64_t, std::less<>> counts_;
+  std::string counted_phase_;
+  std::int64_t counted_chunk_ = 0;
 };
 
 class Injector {

@@ -65,6 +65,12 @@ bool alter_commit(const Fault& fault, wire::CommitResult& result) {
   if (fault.name == "result.prefix_cache_reset") {
     return std::exchange(result.prefix_cache_reset, false);
   }
+  if (fault.name == "receipt.echoed") {
+    auto& all = result.worker_receipts;
+    if (all.size() < 2) return false;
+    all.back() = wire::WorkerReceipt(all.front());
+    return true;
+  }
   const std::size_t index = receipt_index(fault);
   auto& receipts = result.worker_receipts;
   if (index >= receipts.size()) return false;

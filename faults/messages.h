@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "faults/plan.h"
 #include "tpsync/base/bytes.h"
@@ -25,5 +26,13 @@ std::optional<ByteBuffer> alter_broadcast(const Fault& fault, ByteView bytes);
 
 // Takes the expert's tensors out of an update request. nullopt if it is none or has none of them.
 std::optional<ByteBuffer> lose_expert(const Fault& fault, ByteView body);
+
+// A message's body under one of the faults that distort it: a request, or a reply of `sender`.
+// nullopt if the fault has nothing to change there.
+std::optional<ByteBuffer> distort_message(const Fault& fault, wire::Peer sender, bool is_reply,
+                                          ByteView body);
+
+// An encoded HandleMap whose first entry is of the device `uuid`; empty: of one that is nobody's.
+std::optional<ByteBuffer> with_other_uuid(ByteView handles, const std::string& uuid);
 
 }  // namespace tpsync::faults

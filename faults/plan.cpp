@@ -70,6 +70,10 @@ constexpr std::array kOperations = std::to_array<std::string_view>({
     "device.download",
     "device.synchronize",
     kSourceBegin,
+    kEngineLoad,
+    kEngineLayer,
+    kEngineGenerate,
+    kEngineReset,
 });
 
 [[noreturn]] void refuse(const std::string& path, const std::string& detail) {
@@ -153,6 +157,10 @@ std::span<const std::string_view> operation_names() { return kOperations; }
 
 bool is_operation(std::string_view name) {
   return std::find(kOperations.begin(), kOperations.end(), name) != kOperations.end();
+}
+
+bool is_own_moment(std::string_view name) {
+  return name == kSourceBegin || name.starts_with("engine.");
 }
 
 bool is_role(std::string_view name) {

@@ -44,9 +44,18 @@ struct Plan {
 // Its occurrence counts the passes of its process in any phase.
 inline constexpr std::string_view kSourceBegin = "source.begin";
 
+// Neither are the calls that a worker makes on its inference engine. Their occurrences count in the
+// process's phase and chunk.
+inline constexpr std::string_view kEngineLoad = "engine.load";
+inline constexpr std::string_view kEngineLayer = "engine.layer";
+inline constexpr std::string_view kEngineGenerate = "engine.generate";
+inline constexpr std::string_view kEngineReset = "engine.reset_cache";
+
 // Every operation that a moment may name.
 std::span<const std::string_view> operation_names();
 bool is_operation(std::string_view name);
+// One that is no operation of a seam, and in no trace.
+bool is_own_moment(std::string_view name);
 bool is_role(std::string_view name);
 
 // Reads {"seed": .., "faults": [{"name": .., "moment": {"role": .., "rank": .., "phase": ..,

@@ -1,8 +1,9 @@
-// Decorators of the seams at which a fault can only end or stop the process: clock, channel
-// factory, launcher, host, random, threads. Each operation passes, then forwards.
+// Decorators of clock, channel factory, launcher, host, random and threads: each operation passes,
+// then forwards, unless the launcher, the host or the source of entropy refuses or misreports it.
 #include <utility>
 
 #include "faults/injector.h"
+#include "tpsync/base/errors.h"
 
 namespace tpsync::faults {
 namespace {
@@ -50,6 +51,10 @@ class FaultProcess final : public ForwardingProcess {
   }
   bool signal_group(Signal signal) noexcept override {
     faults_.pass("process.signal_group");
+    if (signal == Signal::kTerminate &&
+        faults_.fire(Action::kIgnoreTerminate, "process.signal_group") != nullptr) {
+      return true;
+    }
     return ForwardingProcess::signal_group(signal);
   }
   bool signal(Signal signal) noexcept override {
@@ -71,10 +76,14 @@ class FaultLauncher final : public ForwardingProcessLauncher {
       : ForwardingProcessLauncher(inner), faults_(faults) {}
   std::unique_ptr<Process> spawn(SpawnRequest request) override {
     faults_.pass("process.spawn");
+    if (faults_.fire(Action::kRefuseSpawn, "process.spawn") != nullptr) {
+      throw_broken(ErrorKind::kIo, request.program, "the system starts no more processes");
+    }
     return std::make_unique<FaultProcess>(faults_, inner().spawn(std::move(request)));
   }
   std::unique_ptr<Process> attach(std::int64_t pid) override {
     faults_.pass("process.attach");
+    if (faults_.fire(Action::kHideProcess, "process.attach") != nullptr) return nullptr;
     auto process = inner().attach(pid);
     if (!process) return nullptr;
     return std::make_unique<FaultProcess>(faults_, std::move(process));
@@ -88,16 +97,18 @@ class FaultHost final : public ForwardingHost {
  public:
   FaultHost(ProcessFaults& faults, Host& inner) : ForwardingHost(inner), faults_(faults) {}
   std::string host_name() override {
-    faults_.pass("host.query");
-    return ForwardingHost::host_name();
+    return query("host name", [this] { return ForwardingHost::host_name(); });
   }
   std::string boot_id() override {
-    faults_.pass("host.query");
-    return ForwardingHost::boot_id();
+    return query("boot id", [this] { return ForwardingHost::boot_id(); });
   }
   std::optional<std::string> environment(std::string_view name) override {
     faults_.pass("host.query");
-    return ForwardingHost::environment(name);
+    const Fault* fault = misreport("host.visible_devices");
+    auto value = ForwardingHost::environment(name);
+    if (fault == nullptr || name != "CUDA_VISIBLE_DEVICES") return value;
+    faults_.apply(*fault);
+    return "0,1";
   }
   Environment environment() override {
     faults_.pass("host.query");
@@ -105,6 +116,28 @@ class FaultHost final : public ForwardingHost {
   }
 
  private:
+  // Asked before the call: afterwards the query has its number.
+  const Fault* misreport(std::string_view name) {
+    const Fault* fault = faults_.due(Action::kMisreportHost, "host.query");
+    return fault != nullptr && fault->name == name ? fault : nullptr;
+  }
+
+  template <typename Call>
+  std::string query(std::string_view what, Call&& call) {
+    faults_.pass("host.query");
+    if (const Fault* failure = misreport("host.query_fails")) {
+      faults_.apply(*failure);
+      throw_broken(ErrorKind::kIo, what, "the system does not tell");
+    }
+    const Fault* fault = misreport("host.other_host");
+    std::string answer = call();
+    if (fault != nullptr) {
+      faults_.apply(*fault);
+      answer += "-other";
+    }
+    return answer;
+  }
+
   ProcessFaults& faults_;
 };
 
@@ -113,6 +146,9 @@ class FaultRandom final : public ForwardingRandom {
   FaultRandom(ProcessFaults& faults, Random& inner) : ForwardingRandom(inner), faults_(faults) {}
   void fill(MutableByteView into) override {
     faults_.pass("random.fill");
+    if (faults_.fire(Action::kRefuseEntropy, "random.fill") != nullptr) {
+      throw_broken(ErrorKind::kIo, "entropy", "the system has no random bytes");
+    }
     ForwardingRandom::fill(into);
   }
 

@@ -266,6 +266,10 @@ void SimWorld::kill(SimProcess& process) {
   end_process(process, {Outcome::Kind::kKilled, kSignalKill, {}});
 }
 
+void SimWorld::exit(SimProcess& process, int status) {
+  end_process(process, {Outcome::Kind::kExited, status, {}});
+}
+
 void SimWorld::terminate(SimProcess& process) {
   if (!process.alive()) return;
   if (process.stopped()) {

@@ -264,8 +264,9 @@ class SimWorld final {
   // ---- acting on processes: one step of the world each, from anywhere ----
   // From inside the process itself kill() returns; the next operation unwinds it.
   void kill(SimProcess& process);
-  void terminate(SimProcess& process);  // as SIGTERM: kept pending while stopped
-  void stop(SimProcess& process);       // its fibers are not chosen; from inside, after this call
+  void exit(SimProcess& process, int status);  // as exit() of a process that unwinds nothing
+  void terminate(SimProcess& process);         // as SIGTERM: kept pending while stopped
+  void stop(SimProcess& process);  // its fibers are not chosen; from inside, after this call
   void resume(SimProcess& process);
   // From a fiber of a stopped or killed process: gives way (until resumed), or throws Killed.
   void give_way(SimProcess& process);

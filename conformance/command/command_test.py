@@ -170,6 +170,7 @@ class Usage(Folder):
         self.refused("plan", "--config", TINY4, "--bucket-mib", "0", names="--bucket-mib")
         self.refused("plan", "--config", TINY4, "--bucket-bytes", str(2 ** 64 - 1),
                      names="--bucket-bytes")
+        self.refused("explore", "--without", "rain", names=("--without", "rain", "late_copies"))
 
     def test_a_broken_configuration_is_named_with_the_place(self):
         with open(TINY4, "rb") as file:
@@ -472,6 +473,15 @@ class Replay(Folder):
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertEqual(result.stdout.split(),
                              ["trace_hash", self.read(name + ".replay.json")["trace_hash"]])
+
+    def test_of_a_world_without_a_cruelty_is_again_without_it(self):
+        self.assertEqual(run("run", "copy.late", "--tp", "2", "--without", "late_copies", "--lane",
+                             "--out", self.folder).returncode, 0)
+        recorded = self.read("copy.late.replay.json")
+        self.assertEqual(recorded["without"], ["late_copies"])
+        self.assertEqual(self.replay(recorded).returncode, 0)
+        self.assertEqual(self.replay({**recorded, "without": []}).returncode, 3)
+        self.assertEqual(self.replay({**recorded, "without": ["rain"]}).returncode, 64)
 
     def test_says_what_differs_or_is_not_there(self):
         self.assertEqual(run("run", "publish.pipes", "--out", self.folder).returncode, 0)

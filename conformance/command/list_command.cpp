@@ -65,7 +65,9 @@ int list_faults(bool json) {
     for (const faults::FaultKind& kind : faults::catalogue()) {
       array.push_back({{"name", std::string(kind.name)},
                        {"family", std::string(kind.family)},
+                       {"mechanism", std::string(mechanism_of(kind))},
                        {"visibility", std::string(to_string(kind.visibility))},
+                       {"severity", std::string(to_string(kind.severity))},
                        {"summary", std::string(kind.summary)},
                        {"worlds", std::string(kind.worlds)}});
     }

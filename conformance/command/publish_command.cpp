@@ -34,6 +34,7 @@ constexpr std::uint64_t kVersionsMax = 10'000;
 struct PublishFlags {
   WorldFlags world;
   std::optional<std::uint64_t> versions;  // 2
+  std::optional<std::uint64_t> train_ms;  // 0
   std::string fault;
   std::string out;
   bool json = false;
@@ -279,13 +280,16 @@ nlohmann::ordered_json to_json(const Report& report, const PublishFlags& flags,
 std::string command_line(const PublishFlags& flags, const WorldSpec& spec) {
   std::string text =
       fmt::format("{} --versions {}", flags.world.text(spec), flags.versions.value_or(2));
+  if (flags.train_ms) text += fmt::format(" --train-ms {}", *flags.train_ms);
   if (!flags.fault.empty()) text += " --fault " + quoted(flags.fault);
   return text;
 }
 
 Report run_loop(WorldRunner& runner, const PublishFlags& flags, const WorldSpec& spec,
                 const faults::Plan& plan, std::string& trace_text) {
-  PublishLoop loop{.versions = *flags.versions, .faulted = !plan.faults.empty()};
+  PublishLoop loop{.versions = *flags.versions,
+                   .faulted = !plan.faults.empty(),
+                   .train = std::chrono::milliseconds(flags.train_ms.value_or(0))};
   if (!flags.json && !flags.quiet) loop.progress = say;
   SimOptions options;
   options.plan = plan;
@@ -354,6 +358,8 @@ void add_publish_command(CLI::App& app, Command& command) {
   flags->world.add_to(*publish_app);
   add_integer(*publish_app, "--versions", flags->versions, {1, kVersionsMax},
               "Publications (default 2)");
+  add_integer(*publish_app, "--train-ms", flags->train_ms, {.first = 0, .last = 3'600'000},
+              "Time that training takes between sleep and wake-up (default 0)");
   publish_app->add_option("--fault", flags->fault, "A fault plan (JSON) to run under");
   publish_app->add_flag("--json", flags->json, "JSON on standard output instead of tables");
   publish_app->add_flag("--quiet", flags->quiet, "No line per publication while it runs");

@@ -22,6 +22,7 @@ class Loop {
       const std::uint64_t count = options_.versions + (options_.faulted ? 1 : 0);
       for (std::uint64_t i = 0; i < count; ++i) {
         expect(actor_.sleep(), "sleep");
+        actor_.train(options_.train);
         expect(actor_.wake_weights(), "wake-up of the weights");
         if (!publish() && !recover()) break;
         expect(actor_.wake_all(), "full wake-up");

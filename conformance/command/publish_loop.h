@@ -16,6 +16,7 @@ struct PublishLoop {
   // followed by a new engine, healed of them, and a publication in its place; one more publication
   // than asked for closes the loop, so that every rank learns of what struck rank 0 alone.
   bool faulted = false;
+  Duration train{0};  // that passes between sleep and wake-up
   // Called on rank 0, in its process, with a line on what was just done; empty: nobody listens.
   std::function<void(const std::string& line)> progress;
 };

@@ -51,9 +51,9 @@ void check_times(const WorldSpec& spec) {
   }
 }
 
-model::CanonicalPlan check_model(const WorldSpec& spec) {
+model::CanonicalPlan check_model(const WorldSpec& spec, bool on_gpus) {
   model::CanonicalPlan plan = model::plan_canonical(spec.config);
-  if (!spec.phantom && plan.byte_count > kModelMaxBytes) {
+  if (!spec.phantom && !on_gpus && plan.byte_count > kModelMaxBytes) {
     refuse_world("model", fmt::format("this model has {} bytes; simulate it without bytes "
                                       "(--phantom)",
                                       plan.byte_count));
@@ -72,7 +72,7 @@ model::CanonicalPlan check_model(const WorldSpec& spec) {
   return plan;
 }
 
-void check_sizes(const WorldSpec& spec, const model::CanonicalPlan& plan) {
+void check_sizes(const WorldSpec& spec, const model::CanonicalPlan& plan, bool on_gpus) {
   const std::uint64_t bucket = spec.sync.bucket_bytes;
   if (bucket < plan.largest_tensor_bytes) {
     refuse_world("bucket_bytes",
@@ -80,27 +80,28 @@ void check_sizes(const WorldSpec& spec, const model::CanonicalPlan& plan) {
                              bucket, plan.largest_tensor_bytes));
   }
   const auto devices = static_cast<std::uint64_t>(std::max(spec.tp, spec.actors));
-  const std::uint64_t most = spec.phantom ? kTrackedBucketMaxBytes : kBuffersMaxBytes / devices;
+  const bool limited = !spec.phantom && !on_gpus;
+  const std::uint64_t most = limited ? kBuffersMaxBytes / devices : kTrackedBucketMaxBytes;
   if (bucket > most) {
     refuse_world(
         "bucket_bytes",
         fmt::format("{} is too large to be simulated on {} devices; give at most {}{}", bucket,
-                    devices, most, spec.phantom ? "" : ", or simulate without bytes (--phantom)"));
+                    devices, most, limited ? ", or simulate without bytes (--phantom)" : ""));
   }
   constexpr std::uint64_t kOtherMaxBytes = 1024 * kGiB;
   check_at_most("headroom_bytes", spec.sync.gpu_memory_headroom_bytes, kOtherMaxBytes);
   check_at_most("kv_cache_bytes", spec.kv_cache_bytes,
-                spec.phantom ? kOtherMaxBytes : kBuffersMaxBytes / devices);
+                limited ? kBuffersMaxBytes / devices : kOtherMaxBytes);
   check_at_most("device_bytes", spec.device_bytes, 16 * kOtherMaxBytes);
 }
 
 }  // namespace
 
-void check_world(const WorldSpec& spec) {
+void check_world(const WorldSpec& spec, bool on_gpus) {
   check_ranks(spec);
   check_times(spec);
   check_range("base_version", spec.base_version, 0, std::int64_t{1} << 53);
-  check_sizes(spec, check_model(spec));
+  check_sizes(spec, check_model(spec, on_gpus), on_gpus);
 }
 
 }  // namespace tpsync::conformance

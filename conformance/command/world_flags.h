@@ -24,7 +24,14 @@ struct WorldFlags {
   std::optional<std::uint64_t> bucket_bytes;
   std::optional<std::uint64_t> bucket_mib;  // the same in MiB
   bool phantom = false;
+  bool no_overlap = false;
+  bool fp32 = false;
+  bool vmm_exports = false;
+  bool separate_experts = false;
+  std::string gather;  // "collective", "copies"; empty: what is faster there
   bool gloo_only = false;
+  bool lane = false;
+  std::vector<std::string> without;  // cruelties
 
   // Flags that have a meaning in none of the worlds are left out.
   void add_to(CLI::App& app);

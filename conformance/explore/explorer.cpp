@@ -8,12 +8,7 @@
 
 namespace tpsync::conformance {
 
-bool breaks_world(const faults::Fault& fault) {
-  const bool ends_actor = (fault.name == "process.kill" || fault.name == "process.stop") &&
-                          fault.moment.role == "actor";
-  return ends_actor ||
-         (fault.name == "collective.rank_error" && fault.moment.op.starts_with("control."));
-}
+bool breaks_world(const faults::Fault& fault) { return faults::needs_another_world(fault); }
 
 std::string_view name_of(sim::Policy policy) {
   switch (policy) {

@@ -122,10 +122,12 @@ Facts parse_facts(std::string_view parameters) {
     if (key == "tied") shape.tied = value == "1";
     if (key == "tp") facts.tp = ranks_of(value);
     if (key == "actors") facts.actors = ranks_of(value);
+    if (key == "overlap") facts.overlap = value == "1";
     if (key == "phantom") facts.phantom = value == "1";
     if (key == "dtype" && value == "float16") facts.element = ElementType::kFloat16;
     if (key == "dtype" && value == "float32") facts.element = ElementType::kFloat32;
     if (key == "content_seed") facts.content_seed = number<std::uint64_t>(value).value_or(0);
+    if (key == "lane_bytes") facts.lane_bytes = number<std::uint64_t>(value).value_or(0);
     if (key == "base_version") facts.base_version = number<std::int64_t>(value).value_or(0);
     if (key == "control_timeout_ns") facts.control_timeout_ns = time_of(value);
     if (key == "update_timeout_ns") facts.update_timeout_ns = time_of(value);

@@ -46,8 +46,10 @@ struct Facts {
   int tp = 0;                  // 0: not given
   int actors = 0;
   bool phantom = false;
+  bool overlap = false;  // chunk c + 1 is gathered while chunk c is transferred
   ElementType element = ElementType::kBFloat16;
   std::uint64_t content_seed = 0;
+  std::uint64_t lane_bytes = 0;  // of each parameter that a lane covers, from its first; 0: all
   std::int64_t base_version = 0;
   std::optional<std::int64_t> control_timeout_ns;
   std::optional<std::int64_t> update_timeout_ns;

@@ -241,7 +241,9 @@ class Diagnosis {
 
   bool rank_fits(const PlannedFault& fault, const ErrorView& error) const {
     if (error.peer_lost()) return error.rank < 0 || left_the_group(error.rank);
-    if (fault.role == "actor") return error.rank == fault.rank;
+    // What an actor gave and workers find wrong is told by the rank that speaks to them.
+    const bool found_by_workers = error.kind == "remote" && error.rank == 0;
+    if (fault.role == "actor") return error.rank == fault.rank || found_by_workers;
     // Whoever looks first finds that a worker's process is gone.
     if (error.phase == "topology-memory-preflight") return error.rank >= 0;
     return error.rank == 0;
@@ -276,10 +278,14 @@ class Diagnosis {
     return !is_immediate(fault.name) || *found <= latest(struck, fault.role == "actor");
   }
 
-  static std::int64_t phase_before(std::int64_t phase) {
+  // That of the agreement before. With overlap, transfer c + 1 and materialize c + 2 both begin
+  // behind the agreement on transfer c.
+  std::int64_t phase_before(std::int64_t phase) const {
     if (phase == kChunks) return kAllocation;
     if (phase == kAfterChunks) return kChunks + 1;  // whichever chunk was the last
-    return phase - 1;
+    const bool beside_another = phase > kChunks + 1 && phase < kAfterChunks;
+    if (!context_.facts.overlap || !beside_another) return phase - 1;
+    return std::max(kChunks, phase - (phase % 2 == 1 ? 2 : 3));
   }
 
   // The next phase in which somebody needs what was struck: of an actor, the next one; of the

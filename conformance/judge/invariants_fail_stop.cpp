@@ -32,6 +32,9 @@ bool breaks_a_channel(const ErrorView& error) {
 
 enum class Aftermath : std::uint8_t { kNothing, kGone, kAlive };
 
+// Ranks that do not stand at one gate: their agreement failed, and no channel did.
+bool is_broken_lockstep(const ErrorView& error) { return error.subject == "lockstep"; }
+
 // What must have become of the runtime when this failed call of rank 0 returns.
 Aftermath aftermath(const CallView& call, const ErrorView& error) {
   if (call.call == Call::kStartEngine)
@@ -40,7 +43,8 @@ Aftermath aftermath(const CallView& call, const ErrorView& error) {
   if (call.call != Call::kSync) return error.breaks() ? Aftermath::kGone : Aftermath::kNothing;
   if (call.touched != kNoEvent || call.broken != kNoEvent) return Aftermath::kGone;
   const bool probe_failed = call.first_probe != kNoEvent && error.phase == "topology-ipc-probe" &&
-                            error.rank == 0 && breaks_a_channel(error);
+                            error.rank == 0 && breaks_a_channel(error) &&
+                            !is_broken_lockstep(error);
   return probe_failed ? Aftermath::kGone : Aftermath::kAlive;
 }
 

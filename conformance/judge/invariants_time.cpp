@@ -86,7 +86,7 @@ class NoHang {
 
   // From rank 0's first sign of the failure to the end of the last process of the tree.
   std::optional<Verdict> check_tree(const CallView& call) {
-    if (call.touched == kNoEvent) return std::nullopt;
+    if (call.touched == kNoEvent || was_held_up(call)) return std::nullopt;
     std::uint32_t detected = call.broken != kNoEvent ? call.broken : call.end;
     for (const std::uint32_t i : view_.lists().groups) {
       const bool fails = view_.event(i).kind == static_cast<std::uint16_t>(EventKind::kGroupFail);
@@ -96,6 +96,16 @@ class NoHang {
     }
     return check_gone_after(call.engine, view_.time(detected), kAllowance,
                             "the failure was detected");
+  }
+
+  // Rank 0 itself was stuck in a collective: it acts on what it detected when that lets it.
+  bool was_held_up(const CallView& call) const {
+    return std::any_of(view_.lists().faults.begin(), view_.lists().faults.end(),
+                       [&](std::uint32_t fault) {
+                         return fault > call.begin && fault < call.end &&
+                                view_.event(fault).process == call.process &&
+                                view_.text(view_.event(fault).text) == "collective.hang";
+                       });
   }
 
   std::optional<Verdict> check_gone_after(std::uint32_t engine, std::int64_t from,
@@ -176,12 +186,30 @@ class NoHang {
                                  *facts_.control_timeout_ns + kAllowance, "rank 0 was stopped")) {
           return verdict;
         }
+        if (auto verdict = check_ended_by_itself(last->engine, process.end)) return verdict;
       } else if (process.end != kNoEvent && !process.exited) {
         if (auto verdict = check_gone_after(last->engine, view_.time(process.end), kAllowance,
                                             "rank 0 died")) {
           return verdict;
         }
       }
+    }
+    return std::nullopt;
+  }
+
+  // A simulated world ends what is stopped once nobody else goes on: a runtime that lives then
+  // would have lived for ever, unless it was stopped itself.
+  std::optional<Verdict> check_ended_by_itself(std::uint32_t engine, std::uint32_t cleared) const {
+    const bool simulated = facts_.slack_ns == 0;
+    // A fault's kill has the process itself for a killer.
+    if (!simulated || cleared == kNoEvent || view_.event(cleared).b != 0) return std::nullopt;
+    for (std::uint32_t p = 0; p < view_.processes().size(); ++p) {
+      const ProcessView& process = view_.processes()[p];
+      if (process.engine != engine || process.role != Role::kRuntime) continue;
+      if (process.ever_stopped || process.start > cleared || process.end < cleared) continue;
+      return violation(
+          "I4", process.start,
+          fmt::format("{} would never have ended after rank 0 was stopped", view_.name_of(p)));
     }
     return std::nullopt;
   }

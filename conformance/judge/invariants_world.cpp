@@ -188,6 +188,15 @@ class Lockstep {
   std::vector<Member> members_;
 };
 
+// A fault ended it in the middle of its work, by an exit that unwinds nothing.
+bool was_made_to_exit(const View& view, std::uint32_t process) {
+  return std::any_of(view.lists().faults.begin(), view.lists().faults.end(),
+                     [&](std::uint32_t fault) {
+                       return view.event(fault).process == process &&
+                              view.text(view.event(fault).text) == "process.exit";
+                     });
+}
+
 }  // namespace
 
 // Evidence: the collectives that each rank entered and left, of both groups in one order.
@@ -196,7 +205,8 @@ Verdict judge_lockstep(const Context& context) { return Lockstep(context.view).j
 
 // Evidence: the kernel's counters at the end, the devices' memory, and what processes still had
 // when they exited by themselves. A process that a fault stopped for good keeps what it has, and so
-// does one that said so in a call that failed: a worker that might still have its memory open.
+// does one that said so, in a call that failed, for a worker might still have its memory open, or
+// beside an actor that was stopped, for that one might.
 // Inconclusive: a trace without counters.
 Verdict judge_release(const Context& context) {
   const View& view = context.view;
@@ -204,6 +214,7 @@ Verdict judge_release(const Context& context) {
     const Event& event = view.event(i);
     const ProcessView* process = view.process(event.process);
     if (process == nullptr || !process->exited || process->excused_leak) continue;
+    if (was_made_to_exit(view, event.process)) continue;
     return violation("I6", i,
                      fmt::format("{} exited with {} exports, {} imports and {} regions",
                                  view.name_of(event.process), event.a, event.b, event.c));

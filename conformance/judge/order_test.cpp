@@ -104,6 +104,27 @@ TEST(NoHang, ARuntimeWithAPendingPublicationEndsAfterItsStoppedParentsTimeout) {
   expect(stopped_parent(72 * kSecond), "I4", Status::kViolation, "after rank 0 was stopped");
 }
 
+TEST(NoHang, ARuntimeThatLivesUntilItsStoppedParentIsClearedAwayIsAViolation) {
+  for (const bool stopped_itself : {false, true}) {
+    Story story = begun();
+    story.begin_sync(1);
+    story.init();
+    story.add(sim::EventKind::kProcessStop, kActor0);
+    if (stopped_itself) story.add(sim::EventKind::kProcessStop, story.runtime);
+    story.fail(kActor1, Call::kSync, error_json("peer lost", "native-start", 0));
+    story.kill(kActor0, sim::kNoProcess, 9);
+    for (std::uint32_t p = story.runtime; p < story.runtime + 3; ++p) {
+      story.kill(p, sim::kNoProcess, 9);
+    }
+    story.counters();
+    if (stopped_itself) {
+      expect(story, "I4", Status::kPass);
+    } else {
+      expect(story, "I4", Status::kViolation, "would never have ended");
+    }
+  }
+}
+
 TEST(NoHang, ARuntimeThatHasFinishedMayServeOnWhileItsParentStandsStill) {
   Story story = begun();
   story.begin_sync(1);

@@ -93,6 +93,8 @@ constexpr std::string_view to_string(Call call) {
 //   slack_ns          that bounds on whole calls and trees have in a world of real time; 0 if
 //   absent layers experts hidden moe vocab heads kv_heads head_dim tied=0|1   (the model's shape)
 //   dtype             of the resident weights: bfloat16 (if absent), float16, float32
+//   lane_bytes        of each parameter that a lane covers, from its first; all of them if absent
+//   overlap=1         the next chunk is gathered while one is transferred
 //   base_version      of the checkpoint
 //   device_baseline   bytes in use on each device before the run; 0 if absent
 //   expect=failure    the world is made so that a publication must fail without a fault

@@ -19,11 +19,11 @@ std::uint64_t padded_vocabulary(const Shape& shape) {
   return (shape.vocab + kVocabularyMultiple - 1) / kVocabularyMultiple * kVocabularyMultiple;
 }
 
-// Writes rectangles of tensors, one after the other, densely.
+// Writes rectangles of tensors, one after the other, densely, until a parameter has `most` bytes.
 class Writer {
  public:
-  Writer(ElementType element, std::uint64_t seed, std::uint64_t version)
-      : element_(element), seed_(seed), version_(version) {}
+  Writer(ElementType element, std::uint64_t seed, std::uint64_t version, std::uint64_t most)
+      : element_(element), seed_(seed), version_(version), most_(most) {}
 
   // Rows [row0, row1) and columns [col0, col1) of a tensor whose rows are `width` elements long.
   void rectangle(std::string& out, const std::string& tensor, std::uint64_t width,
@@ -32,9 +32,10 @@ class Writer {
     const std::uint64_t base = content_base(seed_, name_hash(tensor), version_);
     const std::size_t item = bytes_of(element_);
     std::size_t at = out.size();
-    out.resize(at + (row1 - row0) * (col1 - col0) * item);
+    out.resize(at + std::min(room(out), (row1 - row0) * (col1 - col0) * item));
     for (std::uint64_t row = row0; row < row1; ++row) {
       for (std::uint64_t col = col0; col < col1; ++col, at += item) {
+        if (at == out.size()) return;
         const std::uint64_t index = row * width + col;
         if (element_ == ElementType::kFloat32) {
           const std::uint32_t bits = f32_content(base, index);
@@ -52,13 +53,16 @@ class Writer {
     rectangle(out, tensor, width, row0, row1, 0, width);
   }
   void zeros(std::string& out, std::uint64_t elements) const {
-    out.append(elements * bytes_of(element_), '\0');
+    out.append(std::min(room(out), elements * bytes_of(element_)), '\0');
   }
 
  private:
+  std::uint64_t room(const std::string& out) const { return most_ - out.size(); }
+
   ElementType element_;
   std::uint64_t seed_;
   std::uint64_t version_;
+  std::uint64_t most_;  // a multiple of the element
 };
 
 struct Rank {
@@ -171,10 +175,11 @@ bool splits_evenly(const Shape& shape, int tp_size) {
 
 std::vector<ResidentBytes> resident_parameters(const Shape& shape, int tp, int rank,
                                                ElementType element, std::uint64_t seed,
-                                               std::uint64_t version) {
+                                               std::uint64_t version, std::uint64_t first_bytes) {
   std::vector<ResidentBytes> parameters;
   parameters.reserve(3 + shape.layers * 9);  // references into it stay valid
-  const Writer writer(element, seed, version);
+  const std::uint64_t most = first_bytes == 0 ? UINT64_MAX : first_bytes;
+  const Writer writer(element, seed, version, most / 8 * 8);
   Rank{shape, static_cast<std::uint64_t>(tp), static_cast<std::uint64_t>(rank), writer, parameters}
       .model();
   return parameters;
@@ -184,7 +189,7 @@ void ExpectedLanes::set_world(const Facts& facts) {
   const bool known = facts.shape.has_value() && splits_evenly(*facts.shape, facts.tp);
   const bool same = known == known_ && (!known || shape_ == *facts.shape) && tp_ == facts.tp &&
                     phantom_ == facts.phantom && element_ == facts.element &&
-                    seed_ == facts.content_seed;
+                    seed_ == facts.content_seed && lane_bytes_ == facts.lane_bytes;
   if (same) return;
   by_version_.clear();
   known_ = known;
@@ -193,6 +198,7 @@ void ExpectedLanes::set_world(const Facts& facts) {
   phantom_ = facts.phantom;
   element_ = facts.element;
   seed_ = facts.content_seed;
+  lane_bytes_ = facts.lane_bytes;
 }
 
 const std::vector<std::uint64_t>& ExpectedLanes::lanes(std::uint64_t version) {
@@ -212,7 +218,7 @@ std::vector<std::uint64_t> ExpectedLanes::compute(std::uint64_t version) const {
                          version);
     } else {
       for (const ResidentBytes& p :
-           resident_parameters(shape_, tp_, rank, element_, seed_, version)) {
+           resident_parameters(shape_, tp_, rank, element_, seed_, version, lane_bytes_)) {
         sum += lane_term(name_hash(p.parameter), XXH3_64bits(p.bytes.data(), p.bytes.size()));
       }
     }

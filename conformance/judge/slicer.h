@@ -24,11 +24,13 @@ struct ResidentBytes {
   bool from_tensors = true;  // false: padding alone
 };
 
-// The parameters of one rank, in any version. Needs a shape that T divides evenly, as the layout
-// itself does; see splits_evenly().
+// The parameters of one rank, in any version; of each its first `first_bytes`, a multiple of 8, or
+// all of it (0). Needs a shape that T divides evenly, as the layout itself does; see
+// splits_evenly().
 std::vector<ResidentBytes> resident_parameters(const Shape& shape, int tp, int rank,
                                                ElementType element, std::uint64_t seed,
-                                               std::uint64_t version);
+                                               std::uint64_t version,
+                                               std::uint64_t first_bytes = 0);
 bool splits_evenly(const Shape& shape, int tp);
 
 // Remembers lanes between traces of one world.
@@ -50,6 +52,7 @@ class ExpectedLanes {
   bool known_ = false;
   ElementType element_ = ElementType::kBFloat16;
   std::uint64_t seed_ = 0;
+  std::uint64_t lane_bytes_ = 0;
   std::vector<std::pair<std::uint64_t, std::vector<std::uint64_t>>> by_version_;
 };
 

@@ -236,7 +236,12 @@ void View::on_call_end(std::uint32_t index) {
   call->ok = event.b == 1;
   call->value = static_cast<std::int64_t>(event.c);
   call->error_text = event.text;
-  processes_[event.process].excused_leak |= !call->ok && call->announced_leak;
+  // Where a call worked, a peer that is stopped may still have the memory open.
+  const bool beside_stopped =
+      std::any_of(processes_.begin(), processes_.end(), [](const ProcessView& process) {
+        return process.role == Role::kActor && process.ever_stopped;
+      });
+  processes_[event.process].excused_leak |= call->announced_leak && (!call->ok || beside_stopped);
   processes_[event.process].open_call = kNone;
 }
 

@@ -48,7 +48,7 @@ struct ProcessView {
   std::uint32_t stop = kNoEvent;  // the stop from which it was not resumed
   bool ever_stopped = false;
   bool exited = false;        // by itself
-  bool excused_leak = false;  // a call that failed said that it keeps exported memory
+  bool excused_leak = false;  // a call said that it keeps exported memory, and had to
   std::uint32_t open_call = kNone;
 
   bool lived_at(std::uint32_t event) const {

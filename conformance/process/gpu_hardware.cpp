@@ -22,9 +22,11 @@ class GpuHardware final : public Hardware {
   GpuHardware(const WrittenWorld& world, int index)
       : world_(world),
         account_(device::MemoryAccount::open(world.account)),
-        cuda_(clock_, {.ordinal = index}),
+        cuda_(clock_, {.ordinal = index,
+                       .export_kind = world.spec.vmm_exports ? device::CudaExportKind::kVmmFd
+                                                             : device::CudaExportKind::kCudaIpc}),
         device_(cuda_, *account_, threads_, options(world, index)),
-        content_(cuda_, clock_, world.spec.seed) {
+        content_(cuda_, clock_, world.spec) {
     if (cuda_.uuid() != world.gpus[static_cast<std::size_t>(index)]) {
       throw_broken(ErrorKind::kDevice, cuda_.uuid(),
                    "is not the GPU that the harness saw under this number");
@@ -42,7 +44,7 @@ class GpuHardware final : public Hardware {
 
   void publish_resident(const WorldFolder& folder, int tp_rank,
                         const runtime::ResidentModel& resident) override {
-    looking_.emplace(cuda_, clock_, world_.spec.seed);
+    looking_.emplace(cuda_, clock_, world_.spec);
     service_.emplace(folder.resident(tp_rank), [this, resident] { return lane(resident); });
   }
 

@@ -86,6 +86,10 @@ class ProcessFaultSeams::Control final : public faults::ProcessControl {
     tracer_.record(sim::EventKind::kProcessStop);
     kill(getpid(), SIGSTOP);
   }
+  void exit_self(int status) noexcept override {
+    tracer_.record(sim::EventKind::kProcessExit, static_cast<std::uint64_t>(status));
+    _exit(status);
+  }
   void mark(std::size_t fault, faults::Visibility visibility) noexcept override {
     tracer_.record(static_cast<std::uint16_t>(judge::Record::kFault), fault,
                    visibility == faults::Visibility::kVisible ? 1 : 0, 0, plan_.faults[fault].name);
@@ -108,6 +112,7 @@ ProcessFaultSeams::ProcessFaultSeams(const std::string& state_path, const WorldS
   ports.resident_places = [&spec, rank](std::string_view expert) {
     return resident_places(spec, rank, expert);
   };
+  ports.clock = &clock_;
   faults_ = injector_.enter(role, rank, std::move(ports));
 }
 

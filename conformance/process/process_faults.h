@@ -12,6 +12,7 @@
 #include "conformance/process/traced_seams.h"
 #include "conformance/world/spec.h"
 #include "faults/injector.h"
+#include "tpsync/base/os_clock.h"
 
 namespace tpsync::conformance {
 
@@ -57,6 +58,7 @@ class ProcessFaultSeams {
   SharedFaultState state_;
   faults::Injector injector_;
   ProcessTracer& tracer_;
+  OsClock clock_;
   std::unique_ptr<Moments> moments_;
   std::unique_ptr<Control> control_;
   std::unique_ptr<faults::ProcessFaults> faults_;

@@ -43,10 +43,13 @@ runtime::WorkerOptions worker_options(const WorldSpec& spec, int rank) {
 }
 
 runtime::EngineFactory engine_factory(const WorldFolder& folder, const WorldSpec& spec, int rank,
-                                      Hardware& hardware) {
-  return [&folder, &spec, rank, &hardware](const runtime::ResidentModel& resident) {
+                                      Hardware& hardware, faults::ProcessFaults* faults) {
+  return [&folder, &spec, rank, &hardware, faults](const runtime::ResidentModel& resident) {
     hardware.publish_resident(folder, rank, resident);
-    return std::make_unique<TestEngine>(resident, spec, hardware.content(), nullptr);
+    std::unique_ptr<runtime::InferenceEngine> engine =
+        std::make_unique<TestEngine>(resident, spec, hardware.content(), nullptr);
+    auto decorated = faults != nullptr ? faults->engine(resident, engine) : nullptr;
+    return decorated ? std::move(decorated) : std::move(engine);
   };
 }
 

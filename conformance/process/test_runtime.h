@@ -21,8 +21,9 @@ runtime::RuntimeOptions runtime_options(const WorldSpec& spec, const WorldFolder
 runtime::WorkerOptions worker_options(const WorldSpec& spec, int rank);
 
 // The engine of a worker: says in `folder` where its weights lie, so that they can be looked at
-// from outside. All arguments outlive the result's engines.
+// from outside; decorated where `faults` (may be null) say so. All arguments outlive the result's
+// engines.
 runtime::EngineFactory engine_factory(const WorldFolder& folder, const WorldSpec& spec, int rank,
-                                      Hardware& hardware);
+                                      Hardware& hardware, faults::ProcessFaults* faults = nullptr);
 
 }  // namespace tpsync::conformance

@@ -42,7 +42,8 @@ int run_worker_process(const WorldFolder& folder, const std::string& version, in
   const std::unique_ptr<Hardware> hardware = open_hardware(written, rank);
   device::Device& device = seams.device(hardware->device(), rank);
   runtime::run_worker(seams.world(), *channel, device,
-                      engine_factory(folder, spec, rank, *hardware), worker_options(spec, rank));
+                      engine_factory(folder, spec, rank, *hardware, seams.faults().faults()),
+                      worker_options(spec, rank));
   channel.reset();
   seams.goodbye(0);
   return 0;

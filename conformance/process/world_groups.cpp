@@ -6,6 +6,7 @@
 
 #include "tpsync/collective/gloo_control_group.h"
 #include "tpsync/collective/lane_control_group.h"
+#include "tpsync/collective/peer_copy_shard_group.h"
 
 namespace tpsync::conformance {
 
@@ -17,6 +18,10 @@ std::unique_ptr<collective::ControlGroup> WorldGroups::control() {
 
 std::unique_ptr<collective::ShardGroup> WorldGroups::shards() {
   const auto meeting = meet("shards", shards_++);
+  if (spec_.gather == Gather::kCopies) {
+    return std::make_unique<collective::PeerCopyShardGroup>(*meeting, hardware_.device(), words_,
+                                                            world_, deadline());
+  }
   return hardware_.join_shards(*meeting, world_, deadline());
 }
 

@@ -1,7 +1,12 @@
 // Publications without faults: what must work.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <initializer_list>
+#include <map>
+
 #include "conformance/scenarios/scripts.h"
+#include "conformance/world/operations.h"
 
 namespace tpsync::conformance {
 
@@ -137,6 +142,42 @@ void one_publication(ScenarioContext& context) {
                 fmt::format("{} updates were sent for {} chunks", updates, chunks));
 }
 
+// From the second to the last chunk a process allocates, exports and opens nothing, and launches
+// little, however many tensors there are.
+void steady_chunks(ScenarioContext& context) {
+  constexpr std::uint64_t kLaunchesMax = 10;
+  const auto is_any = [](const std::string& op, std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), op) != names.end();
+  };
+  WorldSpec spec = context.spec();
+  for (const Gather gather : {Gather::kCollective, Gather::kCopies}) {
+    spec.gather = gather;
+    const std::string label = gather == Gather::kCopies ? "by copies" : "by a collective";
+    context.run(label, spec, {}, publish_once());
+    context.expect_committed(spec.base_version + 1);
+    std::map<std::string, std::uint64_t> launches;  // by process and chunk
+    for (const faults::Operation& operation : publication_operations(context.trace(), spec)) {
+      const bool of_chunk = operation.phase == "native-materialize" ||
+                            operation.phase == "native-transfer" ||
+                            operation.phase == "update_native_weights";
+      if (!of_chunk || operation.chunk == 0) continue;
+      const std::string where = fmt::format("{} {} in {}-{}", operation.role, operation.rank,
+                                            operation.phase, operation.chunk);
+      context.check(!is_any(operation.op, {"device.allocate", "device.free", "device.export",
+                                           "device.import", "device.prepare"}),
+                    label + ": " + where + ": " + operation.op);
+      if (is_any(operation.op, {"device.launch", "device.launch_digests", "device.fill",
+                                "device.copy", "device.upload", "device.download"})) {
+        ++launches[where];
+      }
+    }
+    context.check(!launches.empty(), label + ": no chunk is seen to be launched");
+    for (const auto& [where, count] : launches) {
+      context.check(count <= kLaunchesMax, fmt::format("{}: {}: {} launches", label, where, count));
+    }
+  }
+}
+
 }  // namespace
 
 Scenario publication_only() {
@@ -161,6 +202,13 @@ std::vector<Scenario> publication_scenarios() {
        {"TPS-DATA-01", "TPS-DATA-02"},
        needs_equal_worlds,
        every_layout},
+      {"publish.steady",
+       "From the second to the last chunk nothing is allocated, exported or opened, and launches "
+       "do "
+       "not grow with tensors",
+       {"TPS-DATA-04"},
+       needs_equal_worlds,
+       steady_chunks},
       {"publish.pipes",
        "Pipes of any capacity carry the protocol",
        {"TPS-PIPE-01"},

@@ -144,8 +144,9 @@ std::string needs_two_equal_ranks(const WorldSpec& spec) {
 
 std::vector<Scenario> all_scenarios() {
   std::vector<Scenario> all;
-  for (auto make : {publication_scenarios, channel_scenarios, process_scenarios, receipt_scenarios,
-                    expert_scenarios, rank_scenarios, memory_scenarios, sequence_scenarios}) {
+  for (auto make :
+       {publication_scenarios, channel_scenarios, process_scenarios, receipt_scenarios,
+        expert_scenarios, rank_scenarios, memory_scenarios, fault_scenarios, sequence_scenarios}) {
     for (Scenario& scenario : make()) all.push_back(std::move(scenario));
   }
   return all;

@@ -155,5 +155,6 @@ std::vector<Scenario> expert_scenarios();
 std::vector<Scenario> rank_scenarios();
 std::vector<Scenario> memory_scenarios();
 std::vector<Scenario> sequence_scenarios();
+std::vector<Scenario> fault_scenarios();
 
 }  // namespace tpsync::conformance

@@ -35,6 +35,13 @@ Outcome Actor::call(Call call, std::uint64_t argument, Body&& body) {
   ports_.recorder.record(Record::kCallBegin, number, argument);
   Outcome outcome;
   try {
+    const bool starts = call == Call::kStartEngine || call == Call::kSetup;
+    if (!starts && !engine_) {
+      throw_invalid(ErrorKind::kInvalidState, "engine", "was not started on this rank");
+    }
+    if (call == Call::kSync && !sync_) {
+      throw_invalid(ErrorKind::kInvalidState, "sync", "was not set up on this rank");
+    }
     body(outcome);
     ports_.recorder.record(Record::kCallEnd, number, 1,
                            static_cast<std::uint64_t>(outcome.version));
@@ -91,6 +98,10 @@ Outcome Actor::setup() {
                                               *source, *engine_, spec_.config, std::move(options));
     sync_->setup();
   });
+}
+
+void Actor::train(Duration duration) {
+  if (duration > Duration::zero()) ports_.world.clock.sleep_until(now() + duration);
 }
 
 void Actor::step() {
@@ -164,8 +175,8 @@ Outcome Actor::init_and_start() {
       start.chunk_tensor_counts.push_back(chunk.count);
     }
     start.layout = wire::Layout::kRankMajor;
-    start.buffer_bytes = transfer::buffer_bytes(start.layout, spec_.sync.bucket_bytes,
-                                                static_cast<std::uint64_t>(spec_.actors));
+    start.buffer_bytes = transfer::slot_bytes(start.layout, spec_.sync.bucket_bytes,
+                                              static_cast<std::uint64_t>(spec_.actors));
     start.source_layout = exporter_->layout();
     trainer_.step(static_cast<std::uint64_t>(version));
     ports_.recorder.record(Record::kPublished, static_cast<std::uint64_t>(version));
@@ -175,10 +186,12 @@ Outcome Actor::init_and_start() {
     manual->group = ports_.join_control();
     manual->buffer = device::allocate(
         ports_.device, {.bytes = start.buffer_bytes, .kind = device::RegionKind::kExportable});
-    manual->handles.entries.emplace_back(ports_.device.uuid(),
-                                         ports_.device.export_region(manual->buffer.id()));
+    ByteBuffer handle = ports_.device.export_region(manual->buffer.id());
+    manual->handles.entries.emplace_back(ports_.device.uuid(), handle);
     manual->exported = device::Export(ports_.device, manual->buffer.id());
     manual->pass = exporter_->begin({.buffer = manual->buffer.id(),
+                                     .handle = std::move(handle),
+                                     .buffer_bytes = start.buffer_bytes,
                                      .layout = start.layout,
                                      .bucket_bytes = spec_.sync.bucket_bytes,
                                      .chunks = manual->chunks});

@@ -53,8 +53,9 @@ class Actor {
   const WorldSpec& spec() const { return spec_; }
 
   Outcome start_engine();
-  Outcome setup();  // groups, exporter, IpcWeightSync
-  void step();      // the trainer now holds the version that the next publish carries
+  Outcome setup();                // groups, exporter, IpcWeightSync
+  void train(Duration duration);  // passes
+  void step();                    // the trainer now holds the version that the next publish carries
   Outcome publish();
   Outcome sleep();
   Outcome wake_weights();

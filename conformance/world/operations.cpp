@@ -195,7 +195,7 @@ std::vector<faults::Operation> publication_operations(const sim::Trace& trace,
     operations.push_back(std::move(operation));
     indexes.push_back(i);
   }
-  faults::add_source_moments(operations);
+  faults::add_own_moments(operations);
   faults::annotate(operations);
   if (events == nullptr) return operations;
   events->clear();

@@ -37,6 +37,7 @@ class SimControl final : public faults::ProcessControl {
   SimControl(sim::SimProcess& process, const faults::Plan& plan) : process_(process), plan_(plan) {}
   void kill_self() noexcept override { process_.sim().kill(process_); }
   void stop_self() noexcept override { process_.sim().stop(process_); }
+  void exit_self(int status) noexcept override { process_.sim().exit(process_, status); }
   void mark(std::size_t fault, faults::Visibility visibility) noexcept override {
     process_.sim().record(static_cast<std::uint16_t>(judge::Record::kFault), fault,
                           visibility == faults::Visibility::kVisible ? 1 : 0, 0,
@@ -99,6 +100,7 @@ struct SimFaults::State {
     ports.resident_places = [this, rank](std::string_view prefix) {
       return resident_places(spec, rank, prefix);
     };
+    ports.clock = seams.clock;
     entry->faults = injector.enter(process.role(), rank, std::move(ports));
     if (!entry->faults) return;
     faults::ProcessFaults& f = *entry->faults;
@@ -176,6 +178,19 @@ SimFaults::source_wrapper(sim::SimProcess& process) {
   faults::ProcessFaults* faults = state_ ? state_->find(process) : nullptr;
   if (faults == nullptr) return {};
   return [faults](transfer::WeightSource& source) { return faults->weight_source(source); };
+}
+
+std::unique_ptr<runtime::InferenceEngine> SimFaults::engine(
+    sim::SimProcess& process, const runtime::ResidentModel& resident,
+    std::unique_ptr<runtime::InferenceEngine> engine) {
+  faults::ProcessFaults* faults = nullptr;
+  {
+    const sim::HarnessAccess harness;
+    if (state_) faults = state_->find(process);
+  }
+  if (faults == nullptr) return engine;
+  auto wrapped = faults->engine(resident, engine);
+  return wrapped ? std::move(wrapped) : std::move(engine);
 }
 
 void SimFaults::heal() {

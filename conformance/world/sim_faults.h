@@ -11,6 +11,7 @@
 #include "conformance/world/spec.h"
 #include "faults/plan.h"
 #include "sim/world.h"
+#include "tpsync/runtime/inference_engine.h"
 
 namespace tpsync::conformance {
 
@@ -24,6 +25,10 @@ class SimFaults {
   void attach(sim::SimWorld& world, Recorder& recorder);
   std::function<std::unique_ptr<transfer::WeightSource>(transfer::WeightSource&)> source_wrapper(
       sim::SimProcess& process);
+  // The engine of a worker, decorated where a fault says so.
+  std::unique_ptr<runtime::InferenceEngine> engine(
+      sim::SimProcess& process, const runtime::ResidentModel& resident,
+      std::unique_ptr<runtime::InferenceEngine> engine);
   void heal();
   std::uint64_t applied() const;
 

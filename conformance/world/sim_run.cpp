@@ -10,6 +10,9 @@
 #include "conformance/world/sim_faults.h"
 #include "conformance/world/test_engine.h"
 #include "sim/sanitizers.h"
+#include "sim/shared_words.h"
+#include "tpsync/collective/lane_control_group.h"
+#include "tpsync/collective/peer_copy_shard_group.h"
 #include "tpsync/runtime/server.h"
 #include "tpsync/runtime/worker.h"
 
@@ -35,6 +38,7 @@ sim::SimConfig sim_config(const WorldSpec& spec, const SimOptions& options) {
   config.priority_changes = options.priority_changes;
   config.priority_choices = options.priority_choices;
   config.pipe_capacity = options.pipe_capacity;
+  config.cruelty = spec.cruelty;
   for (sim::Range* range :
        {&config.channel_latency_ns, &config.group_latency_ns, &config.death_notice_ns,
         &config.parent_death_ns, &config.landing_delay_ns}) {
@@ -127,6 +131,7 @@ class World {
         world_(sim_config(spec, options), pools, hooks()),
         recorder_(world_),
         control_(spec.actors, [this] { return world_.make_control_group(actors_); }),
+        meetings_(spec.actors, [this] { return world_.make_control_group(actors_); }),
         shards_(spec.actors, [this] { return world_.make_shard_group(actors_); }) {
     faults_.attach(world_, recorder_);
     world_.trace().seed = spec.seed;
@@ -166,8 +171,14 @@ class World {
                      .rank = rank,
                      .recorder = recorder_,
                      .content = content};
-    ports.join_control = [this, rank] { return control_.join(rank); };
-    ports.join_shards = [this, rank] { return shards_.join(rank); };
+    sim::SimSharedWordsFactory words(process);
+    ports.join_control = [this, rank, &process, &words] {
+      std::unique_ptr<collective::ControlGroup> group = control_.join(rank);
+      if (!spec_.simulated_lane) return group;
+      const Deadline deadline = Deadline::after(process.world().clock, spec_.sync.control_timeout);
+      return open_lane(std::move(group), process.world(), words, deadline).group;
+    };
+    ports.join_shards = [this, rank, &process] { return join_shards(process, rank); };
     ports.runtime = [](std::int64_t version) {
       SpawnRequest request;
       request.program = kRuntimeProgram;
@@ -186,6 +197,15 @@ class World {
     Actor actor(spec_, std::move(ports));
     script_(actor);
     return 0;
+  }
+
+  std::unique_ptr<collective::ShardGroup> join_shards(sim::SimProcess& process, int rank) {
+    if (spec_.gather == Gather::kCollective) return shards_.join(rank);
+    const auto meeting = meetings_.join(rank);
+    sim::SimSharedWordsFactory words(process);
+    return std::make_unique<collective::PeerCopyShardGroup>(
+        *meeting, process.device(), words, process.world(),
+        Deadline::after(process.world().clock, spec_.sync.control_timeout));
   }
 
   void register_runtime() {
@@ -234,7 +254,8 @@ class World {
       runtime::run_worker(
           process.world(), *channel, process.device(),
           [&](const runtime::ResidentModel& resident) {
-            return std::make_unique<TestEngine>(resident, spec, content, &roster_);
+            return faults_.engine(process, resident,
+                                  std::make_unique<TestEngine>(resident, spec, content, &roster_));
           },
           options);
       return 0;
@@ -251,6 +272,7 @@ class World {
   SimRecorder recorder_;
   std::vector<sim::SimProcess*> actors_;
   Rendezvous<collective::ControlGroup> control_;
+  Rendezvous<collective::ControlGroup> meetings_;  // of shard groups that are core's
   Rendezvous<collective::ShardGroup> shards_;
 };
 
@@ -317,13 +339,14 @@ std::string trace_parameters(const WorldSpec& spec, const SimOptions& options,
       "world={}\ntp={}\nactors={}\nphantom={}\ncontent_seed={}\nbase_version={}\n"
       "control_timeout_ns={}\nupdate_timeout_ns={}\ncommand_timeout_ns={}\n"
       "layers={}\nexperts={}\nhidden={}\nmoe={}\nvocab={}\nheads={}\nkv_heads={}\nhead_dim={}\n"
-      "tied={}\ndtype={}\npolicy={}\n",
+      "tied={}\ndtype={}\npolicy={}\noverlap={}\nlane_bytes={}\n",
       world, spec.tp, spec.actors, spec.phantom ? 1 : 0, spec.seed, spec.base_version,
       spec.sync.control_timeout.count(), spec.timeouts.weight_update.count(),
       rollout::longest(spec.timeouts).count(), c.num_hidden_layers, c.num_experts, c.hidden_size,
       c.moe_intermediate_size, c.vocab_size, c.num_attention_heads, c.num_key_value_heads,
       c.head_dim, c.tie_word_embeddings ? 1 : 0, bare_name(c.dtype),
-      static_cast<int>(options.policy));
+      static_cast<int>(options.policy),
+      spec.sync.overlap && spec.sync.layout != wire::Layout::kCompact ? 1 : 0, spec.lane_bytes);
   if (options.schedule != 0) text += fmt::format("schedule={}\n", options.schedule);
   if (options.policy == sim::Policy::kPriority) {
     text += fmt::format("priority_changes={}\npriority_choices={}\n", options.priority_changes,

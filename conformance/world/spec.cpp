@@ -29,8 +29,10 @@ WorldSpec small_world(model::ModelConfig config, int tp) {
   return spec;
 }
 
-void set_real_timeouts(WorldSpec& spec) {
-  const Duration each = std::chrono::seconds(10);
+void set_real_timeouts(WorldSpec& spec, std::uint64_t worker_bytes) {
+  // Host memory for saved weights is allocated at about 2 GB/s.
+  const auto per_worker = std::chrono::seconds(worker_bytes / (512 * kMiB));
+  const Duration each = std::chrono::seconds(10) + per_worker;
   spec.timeouts = {.startup = 12 * each,
                    .generate = each,
                    .weight_update = each,
@@ -39,6 +41,23 @@ void set_real_timeouts(WorldSpec& spec) {
                    .wake_up = each,
                    .shutdown = each};
   spec.sync.control_timeout = spec.timeouts.weight_update + kKillAllowance + each;
+}
+
+bool switch_off(sim::Cruelty& cruelty, const std::string& name) {
+  for (const auto& [known, member] : kCruelties) {
+    if (name != known) continue;
+    cruelty.*member = false;
+    return true;
+  }
+  return false;
+}
+
+std::vector<std::string> switched_off(const sim::Cruelty& cruelty) {
+  std::vector<std::string> names;
+  for (const auto& [name, member] : kCruelties) {
+    if (!(cruelty.*member)) names.emplace_back(name);
+  }
+  return names;
 }
 
 std::uint64_t default_bucket_bytes(const model::CanonicalPlan& plan) {

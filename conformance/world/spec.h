@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "sim/config.h"
 #include "sim/groups.h"
 #include "tpsync/model/plan.h"
 #include "tpsync/rollout/engine.h"
@@ -18,6 +19,12 @@ namespace tpsync::conformance {
 inline constexpr std::uint64_t kRanksMax = sim::kMaxRanks;
 
 enum class Storage : std::uint8_t { kSeparateExperts, kFusedExperts };
+
+// How weights move between actors.
+enum class Gather : std::uint8_t {
+  kCollective,  // by the world's collective library: NCCL, Gloo
+  kCopies,      // by copies alone (core/collective/peer_copy_shard_group.h)
+};
 
 struct WorldSpec {
   model::ModelConfig config;
@@ -38,6 +45,12 @@ struct WorldSpec {
 
   // Actors of real worlds agree over shared memory where they share a host; else over Gloo alone.
   bool shared_lane = true;
+  // Those of simulated worlds do so too: core's lane then runs on simulated shared words.
+  bool simulated_lane = false;
+
+  Gather gather = Gather::kCollective;
+  // GPUs export their memory as descriptors of the virtual memory API rather than by CUDA IPC.
+  bool vmm_exports = false;
 
   // Devices.
   std::uint64_t device_bytes = 0;  // 0: ample
@@ -45,6 +58,12 @@ struct WorldSpec {
   std::vector<std::string>
       actor_uuids;  // empty: the devices' own; else what actors' devices claim to be
   bool phantom = false;
+  // Of each parameter that tokens depend on, from its first byte, a multiple of 8; 0: all. For
+  // models too large to be made again by the judge; the content digest covers the rest.
+  std::uint64_t lane_bytes = 0;
+
+  // Of simulated worlds.
+  sim::Cruelty cruelty;
 };
 
 // What the test runtime and its workers call their version, and actors require.
@@ -65,8 +84,22 @@ inline constexpr std::pair<const char*, Duration rollout::CommandTimeouts::*> kC
     {"wake_up_timeout_ns", &rollout::CommandTimeouts::wake_up},
     {"shutdown_timeout_ns", &rollout::CommandTimeouts::shutdown}};
 // Timeouts for worlds whose time is real: long for a loaded machine, short for whoever waits until
-// one of them passes.
-void set_real_timeouts(WorldSpec& spec);
+// one of them passes. `worker_bytes` of weights are written, saved and hashed per worker.
+void set_real_timeouts(WorldSpec& spec, std::uint64_t worker_bytes = 0);
+
+// The cruelties of a simulated world by their names on the command line and in files.
+inline constexpr std::pair<const char*, bool sim::Cruelty::*> kCruelties[] = {
+    {"short_io", &sim::Cruelty::short_io},
+    {"partial_groups", &sim::Cruelty::partial_groups},
+    {"late_copies", &sim::Cruelty::late_copies},
+    {"address_reuse", &sim::Cruelty::address_reuse},
+    {"shuffled_times", &sim::Cruelty::shuffled_times},
+    {"latency", &sim::Cruelty::latency},
+    {"lost_copies", &sim::Cruelty::lost_copies},
+    {"children_die_with_parent", &sim::Cruelty::children_die_with_parent}};
+// Switches one off; false if there is none of this name.
+bool switch_off(sim::Cruelty& cruelty, const std::string& name);
+std::vector<std::string> switched_off(const sim::Cruelty& cruelty);
 
 // The default bucket: 1 KiB for models below 1 MiB, 640 MiB otherwise.
 std::uint64_t default_bucket_bytes(const model::CanonicalPlan& plan);

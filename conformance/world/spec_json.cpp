@@ -50,11 +50,18 @@ void add_spec(Json& json, const WorldSpec& s) {
   for (const auto& [name, timeout] : kCommandTimeouts) json[name] = (s.timeouts.*timeout).count();
   json["content_digest"] = s.sync.content_digest;
   json["layout"] = s.sync.layout ? Json(std::string(name_of(*s.sync.layout))) : Json(nullptr);
+  json["overlap"] = s.sync.overlap;
   json["base_version"] = s.base_version;
   json["shared_lane"] = s.shared_lane;
+  if (s.gather == Gather::kCopies) json["gather_by_copies"] = true;
   json["device_bytes"] = s.device_bytes;
   json["kv_cache_bytes"] = s.kv_cache_bytes;
   json["actor_uuids"] = s.actor_uuids;
+  if (s.vmm_exports) json["vmm_exports"] = true;
+  if (s.lane_bytes != 0) json["lane_bytes"] = s.lane_bytes;
+  if (s.simulated_lane) json["simulated_lane"] = true;
+  const std::vector<std::string> without = switched_off(s.cruelty);
+  if (!without.empty()) json["without"] = without;
 }
 
 WorldSpec spec_from_json(const Json& json) {
@@ -78,11 +85,23 @@ WorldSpec spec_from_json(const Json& json) {
     s.sync.layout = wire::layout_from(*layout);
     if (!s.sync.layout) refuse("layout", "must be compact or rank_major");
   }
+  s.sync.overlap = optional_of<bool>(json, "overlap").value_or(true);
   s.base_version = get_integer<std::int64_t>(json, "base_version");
   s.shared_lane = get<bool>(json, "shared_lane");
+  s.gather = optional_of<bool>(json, "gather_by_copies").value_or(false) ? Gather::kCopies
+                                                                         : Gather::kCollective;
+  s.simulated_lane = optional_of<bool>(json, "simulated_lane").value_or(false);
   s.device_bytes = get_integer<std::uint64_t>(json, "device_bytes");
   s.kv_cache_bytes = get_integer<std::uint64_t>(json, "kv_cache_bytes");
+  s.vmm_exports = optional_of<bool>(json, "vmm_exports").value_or(false);
+  if (json.contains("lane_bytes")) {
+    s.lane_bytes = get_integer<std::uint64_t>(json, "lane_bytes");
+  }
   s.actor_uuids = get<std::vector<std::string>>(json, "actor_uuids");
+  const auto without = optional_of<std::vector<std::string>>(json, "without");
+  for (const std::string& name : without.value_or(std::vector<std::string>())) {
+    if (!switch_off(s.cruelty, name)) refuse("without", "holds \"" + name + "\", no cruelty");
+  }
   return s;
 }
 

@@ -63,17 +63,18 @@ wire::GenerateResult TestEngine::generate(const wire::GenerateRequest& request) 
   wire::GenerateResult result;
   for (const wire::GeneratePayload& payload : request.payloads) {
     wire::GeneratedRow row;
-    row.token_ids.push_back(token);
+    // As an engine that keeps what it computed for a prompt.
+    const std::int64_t prompt = payload.input_ids.empty() ? 0 : payload.input_ids.front();
+    row.token_ids.push_back(prefix_cache_.emplace(prompt, token).first->second);
     row.logprobs.push_back(0.0);
     row.finish_reason = "length";
     result.rows.push_back(std::move(row));
-    cached_prompts_.push_back(payload.input_ids.empty() ? 0 : payload.input_ids.front());
   }
   return result;
 }
 
 bool TestEngine::reset_prefix_cache() {
-  cached_prompts_.clear();
+  prefix_cache_.clear();
   return true;
 }
 

@@ -1,7 +1,10 @@
 // The weights-only inference engine: its tokens are a hash of the bytes that are really resident,
-// one lane per rank, so that a generation proves which weights it came from.
+// one lane per rank, so that a generation proves which weights it came from. What it once made for
+// a prompt it makes again until its prefix cache is reset.
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -45,8 +48,9 @@ class TestEngine final : public runtime::InferenceEngine {
   const WorldSpec& spec_;
   ContentPort& content_;
   EngineRoster* roster_;
-  std::vector<std::int64_t>
-      cached_prompts_;  // the "prefix cache": must be empty after a publication
+  // By a prompt's first id, the token that was made for it. Kept over a publication, it answers
+  // from weights that are there no more.
+  std::map<std::int64_t, std::int64_t> prefix_cache_;
 };
 
 // Rows with all ranks' lanes, in rank order.

@@ -53,6 +53,12 @@ wire::Result Connection::request(const wire::Payload& payload, Duration timeout)
 
 wire::Result Connection::request(wire::Command command, Duration timeout,
                                  const std::function<void(std::int64_t, ByteBuffer&)>& encode) {
+  send(command, timeout, encode);
+  return await();
+}
+
+void Connection::send(wire::Command command, Duration timeout,
+                      const std::function<void(std::int64_t, ByteBuffer&)>& encode) {
   std::int64_t id = 0;
   {
     const MutexLock lock(*mutex_);
@@ -71,48 +77,59 @@ wire::Result Connection::request(wire::Command command, Duration timeout,
     state_ = ConnectionState::kInflight;
     inflight_ = name_of(command);
   }
+  request_ = {command, id, Deadline::after(world_.clock, timeout)};
   try {
-    wire::Result result = exchange(command, id, timeout, encode);
+    out_.clear();
+    encode(id, out_);
+    world_.log.record({.level = LogLevel::kDebug,
+                       .event = LogEvent::kCommandSent,
+                       .a = id,
+                       .subject = name_of(command)});
+    wire::send_frame(*channel_, out_, request_.deadline);
+  } catch (const std::exception& error) {
+    break_and_throw(record_of(error), request_);
+  }
+}
+
+wire::Result Connection::await() {
+  const Inflight request = request_;
+  try {
+    wire::Result result = receive(request);
     const MutexLock lock(*mutex_);
     if (state_ == ConnectionState::kBroken) {
-      throw_broken(ErrorKind::kInvalidState, name_of(command),
+      throw_broken(ErrorKind::kInvalidState, name_of(request.command),
                    "completed after the runtime became BROKEN: " + reason_);
     }
     state_ = ConnectionState::kIdle;
     return result;
   } catch (const std::exception& error) {
-    break_and_throw(record_of(error), command, id);
+    break_and_throw(record_of(error), request);
   }
 }
 
-wire::Result Connection::exchange(wire::Command command, std::int64_t id, Duration timeout,
-                                  const std::function<void(std::int64_t, ByteBuffer&)>& encode) {
-  const Deadline deadline = Deadline::after(world_.clock, timeout);
-  out_.clear();
-  encode(id, out_);
-  world_.log.record({.level = LogLevel::kDebug,
-                     .event = LogEvent::kCommandSent,
-                     .a = id,
-                     .subject = name_of(command)});
-  wire::send_frame(*channel_, out_, deadline);
-  wire::receive_frame(*channel_, in_, deadline);
-  wire::Response response = wire::decode_response(in_, id, name_of(command), wire::Peer::kRuntime);
+wire::Result Connection::receive(const Inflight& request) {
+  wire::receive_frame(*channel_, in_, request.deadline);
+  const std::string_view name = name_of(request.command);
+  wire::Response response = wire::decode_response(in_, request.id, name, wire::Peer::kRuntime);
   if (response.ok) return std::move(response.result);
 
   ErrorRecord record;
   record.kind = ErrorKind::kRemote;
-  record.subject = name_of(command);
+  record.subject = name;
   record.detail = response.error;
   if (!response.traceback.empty()) record.detail += " (" + response.traceback + ")";
-  if (wire::failure_breaks(command) || wire::says_broken(response)) throw RuntimeBroken(record);
+  if (wire::failure_breaks(request.command) || wire::says_broken(response)) {
+    throw RuntimeBroken(record);
+  }
   throw NothingHappened(record);
 }
 
 // Decides by the kind of failure whether the runtime can go on, and says which request it was.
-void Connection::break_and_throw(ErrorRecord record, wire::Command command, std::int64_t id) {
-  record.subject = record.subject.empty() || record.subject == name_of(command)
-                       ? labelled(command, id)
-                       : labelled(command, id) + ": " + record.subject;
+void Connection::break_and_throw(ErrorRecord record, const Inflight& request) {
+  const std::string label = labelled(request.command, request.id);
+  record.subject = record.subject.empty() || record.subject == name_of(request.command)
+                       ? label
+                       : label + ": " + record.subject;
   bool poisoned = false;
   {
     const MutexLock lock(*mutex_);

@@ -43,6 +43,12 @@ class Connection {
   wire::Result request(wire::Command command, Duration timeout,
                        const std::function<void(std::int64_t id, ByteBuffer& out)>& encode);
   wire::Result request(const wire::Payload& payload, Duration timeout);
+  // The same in two halves: `send` returns once the request is written, `await` with its reply; the
+  // timeout runs from send on, and between them the request is in flight. await is called once
+  // after each send that returned, by the same thread, unless the connection is given up.
+  void send(wire::Command command, Duration timeout,
+            const std::function<void(std::int64_t id, ByteBuffer& out)>& encode);
+  wire::Result await();
 
   // Breaks the connection because the caller found a reply unacceptable (or wants the runtime
   // gone). Idempotent; callable from any thread, also while a request is in flight: that request
@@ -58,9 +64,15 @@ class Connection {
   std::int64_t runtime_pid() const { return pid_; }
 
  private:
-  wire::Result exchange(wire::Command command, std::int64_t id, Duration timeout,
-                        const std::function<void(std::int64_t, ByteBuffer&)>& encode);
-  [[noreturn]] void break_and_throw(ErrorRecord record, wire::Command command, std::int64_t id);
+  // The request in flight.
+  struct Inflight {
+    wire::Command command = wire::Command::kHealth;
+    std::int64_t id = 0;
+    Deadline deadline = Deadline::never();
+  };
+
+  wire::Result receive(const Inflight& request);
+  [[noreturn]] void break_and_throw(ErrorRecord record, const Inflight& request);
   void end_runtime() noexcept;
 
   World world_;
@@ -73,7 +85,9 @@ class Connection {
   std::int64_t last_id_ = 0;
   bool ending_ = false;  // somebody runs the kill routine
   bool ended_ = false;   // it has run
-  // Used by the one request in flight; closed by end_runtime.
+  // Used by the one request in flight.
+  Inflight request_;
+  // Closed by end_runtime.
   std::unique_ptr<Channel> channel_;
   std::unique_ptr<Process> runtime_;
   std::int64_t pid_ = 0;

@@ -268,16 +268,17 @@ void RolloutEngine::start_publication(const wire::StartRequest& request) {
   header_ = request.header;
 }
 
-void RolloutEngine::update_publication(const wire::EncodedUpdate& update,
-                                       const wire::HandleMap& handles) {
+void RolloutEngine::send_update(const wire::EncodedUpdate& update, const wire::HandleMap& handles) {
   constexpr std::string_view kCommand = "update_native_weights";
   Connection& runtime = connection(kCommand);
   if (runtime.state() != ConnectionState::kBroken && stage_ != Stage::kStarted) {
     refuse(kCommand, "no publication was started");
   }
-  runtime.request(wire::Command::kUpdate, options_.timeouts.weight_update,
-                  [&](std::int64_t id, ByteBuffer& out) { update.encode(id, handles, out); });
+  runtime.send(wire::Command::kUpdate, options_.timeouts.weight_update,
+               [&](std::int64_t id, ByteBuffer& out) { update.encode(id, handles, out); });
 }
+
+void RolloutEngine::await_update() { connection("update_native_weights").await(); }
 
 wire::CommitResult RolloutEngine::finish_publication(const wire::FinishRequest& request) {
   constexpr std::string_view kCommand = "finish_native_weight_update";

@@ -104,8 +104,8 @@ class RolloutEngine final : public sync::PublicationTarget {
   void probe_ipc(const wire::ProbeIpcRequest& request) override;
   void init_publication() override;
   void start_publication(const wire::StartRequest& request) override;
-  void update_publication(const wire::EncodedUpdate& update,
-                          const wire::HandleMap& handles) override;
+  void send_update(const wire::EncodedUpdate& update, const wire::HandleMap& handles) override;
+  void await_update() override;
   wire::CommitResult finish_publication(const wire::FinishRequest& request) override;
   void release_publication() override;
   void poison(std::string_view reason) noexcept override;

@@ -159,7 +159,7 @@ void Consensus::agree(const std::optional<ErrorRecord>& local) {
       record.remedy = Remedy::kFixPeer;
       record.phase = phase_name();
       record.rank = static_cast<int>(r);
-      record.subject = "lockstep";
+      record.subject = kLockstep;
       record.detail = "this rank stands at another gate";
       throw PeerViolation(record);
     }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "tpsync/base/clock.h"
 #include "tpsync/base/log.h"
@@ -22,6 +23,9 @@ namespace tpsync::sync {
 // peers until that wait's deadline and this much longer: they leave the same wait by then, and the
 // whole failure stays within one control timeout plus the kill routine.
 inline constexpr Duration kTimeoutGrace = std::chrono::milliseconds(250);
+
+// The subject of the error that ranks at different gates leave with.
+inline constexpr std::string_view kLockstep = "lockstep";
 
 class Consensus final : public transfer::Gates {
  public:

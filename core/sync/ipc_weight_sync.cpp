@@ -23,9 +23,11 @@ std::uint64_t probe_word(int rank) {
 class UpdatesToTarget final : public transfer::UpdateSink {
  public:
   explicit UpdatesToTarget(PublicationTarget& target) : target_(target) {}
-  void update(const wire::EncodedUpdate& update, const wire::HandleMap& handles) override {
-    target_.update_publication(update, handles);
+  void send(const wire::EncodedUpdate& update, const wire::HandleMap& handles) override {
+    target_.send_update(update, handles);
   }
+  void await() override { target_.await_update(); }
+  void give_up(const ErrorRecord& cause) noexcept override { target_.poison(to_text(cause)); }
 
  private:
   PublicationTarget& target_;
@@ -59,6 +61,7 @@ wire::SchemaReport schema_report(const wire::Manifest& manifest, const SyncOptio
   report.fingerprint = manifest.fingerprint;
   report.bucket_bytes = options.bucket_bytes;
   report.content_digest = options.content_digest;
+  report.overlap = options.overlap;
   if (options.layout) report.layout = name_of(*options.layout);
   report.flush_cache = options.flush_cache;
   report.control_timeout_ns = options.control_timeout.count();
@@ -80,6 +83,7 @@ void require_equal(const wire::SchemaReport& report, const wire::SchemaReport& f
   compare("manifest", report.fingerprint, first.fingerprint);
   compare("bucket_bytes", std::to_string(report.bucket_bytes), std::to_string(first.bucket_bytes));
   compare("content_digest", switched(report.content_digest), switched(first.content_digest));
+  compare("overlap", switched(report.overlap), switched(first.overlap));
   compare("layout", named(report.layout), named(first.layout));
   compare("flush_cache", switched(report.flush_cache), switched(first.flush_cache));
   compare("control_timeout", std::to_string(report.control_timeout_ns) + " ns",
@@ -403,9 +407,10 @@ void IpcWeightSync::probe_ipc(const wire::TopologyReport& topology) {
     rank_zero_step("topology-ipc-probe", [&] { target_.probe_ipc(request); });
   } catch (const Error& e) {
     // A command that was refused, here or by the workers, leaves no worker with the probe open.
-    // After any other failure one may have it until it is dead; and if the group broke, this rank
-    // knows of neither: the few bytes stay until the process ends.
-    const bool lost = e.kind() == ErrorKind::kPeerLost;
+    // After any other failure one may have it until it is dead; and if the group broke, or its
+    // ranks do not stand at one gate, this rank knows of neither, and nobody ends the workers: the
+    // few bytes stay until the process ends.
+    const bool lost = e.kind() == ErrorKind::kPeerLost || e.record().subject == kLockstep;
     if (lost || (may_be_open && !changed_nothing(e) && !workers_gone(worker_deadline()))) keep();
     throw;
   }
@@ -435,8 +440,6 @@ wire::StartRequest IpcWeightSync::prepare_publication(const wire::TopologyReport
     for (const transfer::Chunk& chunk : plan_->chunks)
       start.chunk_tensor_counts.push_back(chunk.count);
     start.layout = topology.layout;
-    start.buffer_bytes = transfer::buffer_bytes(topology.layout, options_.bucket_bytes,
-                                                static_cast<std::uint64_t>(group_->size()));
     start.content_digest = options_.content_digest;
     if (rank_ == 0 && topology.layout == wire::Layout::kRankMajor) {
       start.source_layout = source_.layout();
@@ -446,7 +449,10 @@ wire::StartRequest IpcWeightSync::prepare_publication(const wire::TopologyReport
         plan_->canonical.tensors, plan_->chunks, plan_->updates.get(),
         transfer::SenderOptions{.bucket_bytes = options_.bucket_bytes,
                                 .layout = topology.layout,
-                                .content_digest = options_.content_digest});
+                                .content_digest = options_.content_digest,
+                                .overlap = options_.overlap});
+    start.buffer_bytes = sender_->buffer_bytes();
+    start.slots = sender_->slots();
   });
   consensus_.agree(error);
   return start;

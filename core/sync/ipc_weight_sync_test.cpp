@@ -10,13 +10,16 @@
 #include <stdexcept>
 
 #include "core/sync/testing/publication_actor.h"
+#include "tpsync/collective/forwarding_groups.h"
 
 namespace tpsync::sync {
 namespace {
 
 using fakes::Actor;
+using fakes::Board;
 using fakes::IpcWeightSyncTest;
 using fakes::kDeviceBytes;
+using fakes::ThreadGroup;
 using std::chrono::seconds;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -33,7 +36,8 @@ TEST_F(IpcWeightSyncTest, APublicationGoesThroughItsCommandsInOrder) {
   EXPECT_EQ(result.receipts.size(), 1u);
   EXPECT_THAT(target().steps,
               ElementsAre("sleep level 2 preserving", "topology", "topology", "probe", "init",
-                          "start", "update 0", "update 1", "update 2", "finish", "release"));
+                          "start", "update 0", "loaded", "update 1", "loaded", "update 2", "loaded",
+                          "finish", "release"));
   EXPECT_EQ(sync().state(), PublicationState::kIdle);
   EXPECT_EQ(sync().next_version(), 2);
   EXPECT_EQ(memory_.live_exports(), 0u);
@@ -226,8 +230,8 @@ TEST_F(IpcWeightSyncTest, ThePreflightNeedsLivingWorkersMemoryAndAPassedProbe) {
 class FailingStep : public IpcWeightSyncTest, public testing::WithParamInterface<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Steps, FailingStep,
-                         testing::Values("init", "start", "update 0", "update 2", "finish",
-                                         "release"));
+                         testing::Values("init", "start", "update 0", "update 2", "loaded",
+                                         "finish", "release"));
 
 TEST_P(FailingStep, PoisonsAndKeepsTheVersion) {
   sync().setup();
@@ -265,6 +269,36 @@ TEST_F(IpcWeightSyncTest, AProbeThatNobodyAnsweredIsFreedOnceTheWorkersAreDead) 
   EXPECT_EQ(sync_failure().kind, ErrorKind::kTimeout);
   EXPECT_EQ(memory_.live_exports(), 0u);
   EXPECT_EQ(actor_->world.log.find(LogEvent::kExportLeaked), nullptr);
+}
+
+// Contributes another gate's word once it is told to.
+class AtAnotherGate final : public collective::ForwardingControlGroup {
+ public:
+  using ForwardingControlGroup::ForwardingControlGroup;
+  void all_gather_word(std::uint64_t word, std::span<std::uint64_t> words,
+                       Deadline deadline) override {
+    ForwardingControlGroup::all_gather_word(is_off ? word ^ (std::uint64_t{1} << 20) : word, words,
+                                            deadline);
+  }
+  bool is_off = false;
+};
+
+// The workers answered, or did not, and nobody is going to end them: their death is not waited for.
+TEST_F(IpcWeightSyncTest, AProbeBehindABrokenLockstepIsKeptAndNobodyIsWaitedFor) {
+  Board board{1};
+  auto owned = std::make_unique<AtAnotherGate>(std::make_unique<ThreadGroup>(board, 0, 1));
+  AtAnotherGate& group = *owned;
+  Actor actor(memory_, std::move(owned));
+  actor.sync().setup();
+  actor.target.at_probe = [&] { group.is_off = true; };
+  const TimePoint begin = actor.world.clock.now();
+  const ErrorRecord record = failure_of([&] { actor.sync().sync(); });
+  EXPECT_EQ(record.kind, ErrorKind::kProtocol);
+  EXPECT_EQ(record.subject, kLockstep);
+  EXPECT_EQ(record.phase, "topology-ipc-probe");
+  EXPECT_EQ(actor.world.clock.now(), begin);
+  EXPECT_EQ(actor.sync().state(), PublicationState::kIdle);
+  EXPECT_EQ(memory_.live_exports(), 1u);
 }
 
 // Nothing was sent: nobody is waited for.

@@ -14,10 +14,10 @@
 
 namespace tpsync::sync {
 
-// bucket_bytes, flush_cache, control_timeout, content_digest and layout must be the same on every
-// rank: sync refuses others, by name, before the runtime is touched.
+// bucket_bytes, flush_cache, control_timeout, content_digest, layout and overlap must be the same
+// on every rank: sync refuses others, by name, before the runtime is touched.
 struct SyncOptions {
-  std::uint64_t bucket_bytes = 2048 * kMiB;  // of one chunk; the packed buffer's size
+  std::uint64_t bucket_bytes = 2048 * kMiB;  // of one chunk; the packed buffer's size, or a third
   bool flush_cache = true;
   bool lora_merged = false;
   std::optional<std::string> adapter_name;
@@ -34,6 +34,9 @@ struct SyncOptions {
   std::int64_t last_committed_version = 0;
   bool content_digest = false;
   std::optional<wire::Layout> layout;  // default: rank_major where the runtime takes it
+  // Gathers the next chunk, and packs the one after it, while the workers load one: in a buffer of
+  // three buckets. In compact, whose gather needs memory of its own, there is no overlap.
+  bool overlap = true;
 };
 
 // Throws InvalidInput kInvalidConfig, subject the option, in order: bucket_bytes > 0;

@@ -50,12 +50,20 @@ class PublicationTarget {
   // gone before the call returns.
   virtual void init_publication() = 0;
   virtual void start_publication(const wire::StartRequest& request) = 0;
-  virtual void update_publication(const wire::EncodedUpdate& update,
-                                  const wire::HandleMap& handles) = 0;
+  // An update in two halves, so that the caller can work while the runtime does: nothing else but
+  // poison is called between them. The timeout runs from the first half on.
+  virtual void send_update(const wire::EncodedUpdate& update, const wire::HandleMap& handles) = 0;
+  virtual void await_update() = 0;
   virtual wire::CommitResult finish_publication(const wire::FinishRequest& request) = 0;
   virtual void release_publication() = 0;
 
-  // Destroys the runtime; idempotent, blocks for at most the kill routine.
+  void update_publication(const wire::EncodedUpdate& update, const wire::HandleMap& handles) {
+    send_update(update, handles);
+    await_update();
+  }
+
+  // Destroys the runtime, in the middle of an update too; idempotent, blocks for at most the kill
+  // routine.
   virtual void poison(std::string_view reason) noexcept = 0;
 };
 

@@ -191,6 +191,7 @@ TEST_F(TwoActors, AnOptionThatMustBeEqualIsNamedTogetherWithTheRank) {
   const std::pair<const char*, Edit> cases[] = {
       {"bucket_bytes", [](Actor& actor) { actor.options.bucket_bytes += 64; }},
       {"content_digest", [](Actor& actor) { actor.options.content_digest = true; }},
+      {"overlap", [](Actor& actor) { actor.options.overlap = false; }},
       {"layout", [](Actor& actor) { actor.options.layout = wire::Layout::kCompact; }},
       {"flush_cache", [](Actor& actor) { actor.options.flush_cache = false; }},
       {"control_timeout", [](Actor& actor) { actor.options.control_timeout += seconds(1); }}};

@@ -1,6 +1,7 @@
 #include "tpsync/trainer/exporter.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <string_view>
 
@@ -209,6 +210,8 @@ struct Exporter::Plan {
   std::vector<transfer::Chunk> chunks;
   wire::Layout layout = wire::Layout::kCompact;
   bool digest = false;
+  std::uint64_t buffer_bytes = 0;
+  std::uint64_t slots = 1;
   std::vector<ChunkPlan> plans;
 };
 
@@ -229,32 +232,48 @@ class Exporter::Pass final : public transfer::WeightPass {
   std::span<const std::uint64_t> digest_sums() const override { return sums_; }
 
  private:
+  void pack(std::uint64_t chunk);
+  void add_sums(std::uint64_t chunk);
+
+  // The chunk that is gathered, and the one that is packed meanwhile.
+  static constexpr std::size_t kPackedChunks = 2;
+
   Exporter& owner_;
   transfer::PassTarget target_;
-  device::Region staging_;  // compact only: the gather is rank-major, and is un-permuted from here
-  std::vector<device::RegionId> bindings_;
-  std::vector<std::uint64_t> sums_;        // per tensor emitted
-  std::vector<std::uint64_t> chunk_sums_;  // of the chunk in flight
-  std::size_t emitted_count_ = 0;          // of the owner's records, from the first
-  bool peers_may_read_ = false;            // the buffer that is gathered into
-  device::Stream stream_;                  // last: destroyed before what its work writes to
+  device::Region staging_;                  // compact only: the gather is un-permuted from here
+  std::vector<device::RegionId> bindings_;  // the first one is gathered into
+  std::vector<std::uint64_t> sums_;         // per tensor emitted
+  std::array<std::vector<std::uint64_t>, kPackedChunks> chunk_sums_;
+  std::uint64_t packed_count_ = 0;  // chunks whose part is packed or on its way
+  std::size_t emitted_count_ = 0;   // of the owner's records, from the first
+  bool peers_may_read_ = false;     // what is gathered into
+  // Last: destroyed before what their work writes to.
+  device::Stream packing_;
+  device::Stream stream_;
 };
 
 std::unique_ptr<transfer::WeightPass> Exporter::begin(const transfer::PassTarget& target) {
   if (plan_ && plan_->chunks == target.chunks && plan_->layout == target.layout &&
-      plan_->digest == target.content_digest) {
+      plan_->digest == target.content_digest && plan_->buffer_bytes == target.buffer_bytes &&
+      plan_->slots == target.slots) {
     return std::make_unique<Pass>(*this, target);
   }
   auto plan = std::make_unique<Plan>();
   plan->chunks = target.chunks;
   plan->layout = target.layout;
   plan->digest = target.content_digest;
+  plan->buffer_bytes = target.buffer_bytes;
+  plan->slots = target.slots;
+  TPSYNC_ASSERT(target.layout == wire::Layout::kRankMajor || target.slots == 1);
   for (const transfer::Chunk& chunk : target.chunks) {
+    const std::uint64_t slot =
+        transfer::slot_offset(target.buffer_bytes, target.slots, plan->plans.size());
     TPSYNC_ASSERT(chunk.first + chunk.count <= records_.size());
     const auto regions = transfer::rank_major_pieces(records_, chunk, layout_);
     Plan::ChunkPlan& out = plan->plans.emplace_back();
     out.parts.reserve(regions.regions.size());
-    for (const auto& region : regions.regions) out.parts.push_back({region.offset, region.bytes});
+    for (const auto& region : regions.regions)
+      out.parts.push_back({slot + region.offset, region.bytes});
 
     std::vector<device::PackPiece> pack;
     std::vector<device::DigestItem> digests;
@@ -267,14 +286,14 @@ std::unique_ptr<transfer::WeightPass> Exporter::begin(const transfer::PassTarget
       const std::uint64_t item = item_size(source.wire);
       pack.push_back({.dst = 0,
                       .src = source.binding,
-                      .dst_offset = piece.offset,
+                      .dst_offset = slot + piece.offset,
                       .src_offset = source.offset,
                       .count = piece.bytes / item,
                       .dst_dtype = source.wire,
                       .src_dtype = source.stored});
       const std::uint64_t row_bytes = piece.bytes / (piece.row1 - piece.row0);
       digests.push_back({.region = 0,
-                         .offset = piece.offset,
+                         .offset = slot + piece.offset,
                          .pitch = row_bytes,
                          .item_bytes = static_cast<std::uint32_t>(item),
                          .row0 = piece.row0,
@@ -315,14 +334,16 @@ std::unique_ptr<transfer::WeightPass> Exporter::begin(const transfer::PassTarget
 }
 
 Exporter::Pass::Pass(Exporter& owner, const transfer::PassTarget& target)
-    : owner_(owner), target_(target), stream_(device::create_stream(owner.device_)) {
+    : owner_(owner),
+      target_(target),
+      packing_(device::create_stream(owner.device_)),
+      stream_(device::create_stream(owner.device_)) {
   device::RegionId packed = target.buffer;
   const bool reads_peers = owner.shards_.reads_peers();
   if (target.layout == wire::Layout::kCompact) {
     staging_ = device::allocate(
         owner.device_,
-        {.bytes =
-             transfer::buffer_bytes(wire::Layout::kRankMajor, target.bucket_bytes, owner.world_),
+        {.bytes = transfer::slot_bytes(wire::Layout::kRankMajor, target.bucket_bytes, owner.world_),
          .kind = reads_peers ? device::RegionKind::kExportable : device::RegionKind::kPlain});
     packed = staging_.id();
   } else if (reads_peers) {
@@ -344,15 +365,26 @@ void Exporter::Pass::prepare(std::uint64_t chunk, std::uint64_t) {
   emitted_count_ += range.count;
 }
 
+// This rank's part, and its digest.
+void Exporter::Pass::pack(std::uint64_t chunk) {
+  const Plan::ChunkPlan& plan = owner_.plan_->plans[chunk];
+  if (plan.pack) owner_.device_.launch(packing_.id(), *plan.pack, bindings_);
+  if (plan.digests) {
+    std::vector<std::uint64_t>& sums = chunk_sums_[chunk % kPackedChunks];
+    sums.assign(plan.digest_tensors.size(), 0);
+    owner_.device_.launch_digests(packing_.id(), *plan.digests, bindings_, sums);
+  }
+  packed_count_ = chunk + 1;
+}
+
 void Exporter::Pass::gather(std::uint64_t chunk, std::uint64_t, Deadline deadline,
                             collective::ControlGroup& watch) {
   const Plan::ChunkPlan& plan = owner_.plan_->plans[chunk];
-  device::Device& device = owner_.device_;
-  if (plan.pack) device.launch(stream_.id(), *plan.pack, bindings_);
-  if (plan.digests) {
-    chunk_sums_.assign(plan.digest_tensors.size(), 0);
-    device.launch_digests(stream_.id(), *plan.digests, bindings_, chunk_sums_);
-  }
+  if (packed_count_ == chunk) pack(chunk);
+  owner_.shards_.wait(packing_.id(), deadline, watch);
+  if (target_.content_digest) add_sums(chunk);
+  const bool ahead = target_.slots == transfer::kSlotsMax;
+  if (ahead && packed_count_ < target_.chunks.size()) pack(chunk + 1);
   owner_.shards_.all_gather(stream_.id(), bindings_[0], plan.parts);
   if (plan.unpermute) {
     if (owner_.shards_.reads_peers()) owner_.shards_.wait(stream_.id(), deadline, watch);
@@ -360,15 +392,19 @@ void Exporter::Pass::gather(std::uint64_t chunk, std::uint64_t, Deadline deadlin
     owner_.device_.launch(stream_.id(), *plan.unpermute, both);
   }
   owner_.shards_.wait(stream_.id(), deadline, watch);
-  if (!target_.content_digest) return;
+}
+
+void Exporter::Pass::add_sums(std::uint64_t chunk) {
   sums_.resize(emitted_count_, 0);
-  for (std::size_t i = 0; i < plan.digest_tensors.size() && plan.digests; ++i) {
-    sums_[plan.digest_tensors[i]] += chunk_sums_[i];
-  }
+  const Plan::ChunkPlan& plan = owner_.plan_->plans[chunk];
+  if (!plan.digests) return;
+  const std::vector<std::uint64_t>& sums = chunk_sums_[chunk % kPackedChunks];
+  for (std::size_t i = 0; i < sums.size(); ++i) sums_[plan.digest_tensors[i]] += sums[i];
 }
 
 bool Exporter::Pass::quiesce(Deadline deadline) {
   try {
+    owner_.device_.synchronize(packing_.id(), deadline);
     owner_.device_.synchronize(stream_.id(), deadline);
     peers_may_read_ = peers_may_read_ && !owner_.shards_.detach(bindings_[0], deadline);
     return !peers_may_read_;

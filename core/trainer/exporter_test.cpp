@@ -177,7 +177,10 @@ class Actors {
     const model::CanonicalPlan plan = model::plan_canonical(config_);
     const auto chunks = transfer::plan_chunks(plan.tensors, bucket);
     const auto ranks = static_cast<std::uint64_t>(world());
-    const std::uint64_t bytes = transfer::buffer_bytes(layout, bucket, ranks);
+    const std::uint64_t slots = layout == wire::Layout::kRankMajor
+                                    ? std::min<std::uint64_t>(transfer::kSlotsMax, chunks.size())
+                                    : 1;
+    const std::uint64_t bytes = slots * transfer::slot_bytes(layout, bucket, ranks, slots);
     std::vector<device::Region> buffers;
     std::vector<std::unique_ptr<transfer::WeightPass>> passes;
     for (int r = 0; r < world(); ++r) {
@@ -188,6 +191,7 @@ class Actors {
     wire::StartRequest start;
     for (const auto& chunk : chunks) start.chunk_tensor_counts.push_back(chunk.count);
     start.buffer_bytes = bytes;
+    start.slots = slots;
     start.layout = layout;
     start.content_digest = true;
     if (layout == wire::Layout::kRankMajor) start.source_layout = exporter(0).layout();
@@ -197,11 +201,13 @@ class Actors {
     }
     for (int r = 0; r < world(); ++r) {
       passes.push_back(exporter(r).begin({.buffer = buffers[static_cast<std::size_t>(r)].id(),
+                                          .handle = ByteBuffer(1),
+                                          .buffer_bytes = bytes,
+                                          .slots = slots,
                                           .layout = layout,
                                           .bucket_bytes = bucket,
                                           .content_digest = true,
-                                          .chunks = chunks,
-                                          .handle = ByteBuffer(1)}));
+                                          .chunks = chunks}));
     }
     for (std::size_t c = 0; c < chunks.size(); ++c) {
       for (auto& pass : passes) pass->prepare(c, 0);

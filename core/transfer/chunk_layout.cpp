@@ -14,9 +14,11 @@ std::uint64_t row_bytes(const wire::TensorRecord& tensor, std::uint64_t rows) {
 
 }  // namespace
 
-std::uint64_t buffer_bytes(wire::Layout layout, std::uint64_t bucket_bytes, std::uint64_t world) {
-  return layout == wire::Layout::kRankMajor ? bucket_bytes + kRegionAlignment * world
-                                            : bucket_bytes;
+std::uint64_t slot_bytes(wire::Layout layout, std::uint64_t bucket_bytes, std::uint64_t world,
+                         std::uint64_t slots) {
+  const std::uint64_t bytes =
+      layout == wire::Layout::kRankMajor ? bucket_bytes + kRegionAlignment * world : bucket_bytes;
+  return slots > 1 ? align_up(bytes, kSlotAlignment) : bytes;
 }
 
 std::vector<Piece> compact_pieces(std::span<const wire::TensorRecord> tensors, const Chunk& chunk) {

@@ -45,8 +45,21 @@ struct RankMajorChunk {
   }
 };
 
-// Bytes that the buffer of a layout needs so that every chunk of at most `bucket_bytes` fits.
-std::uint64_t buffer_bytes(wire::Layout layout, std::uint64_t bucket_bytes, std::uint64_t world);
+// A packed buffer has one slot, or several of equal size: one is read by the worker, one gathered
+// into, and in one the actor packs its own part of the chunk after that.
+inline constexpr std::uint64_t kSlotsMax = 3;
+inline constexpr std::uint64_t kSlotAlignment = 256;
+
+// Where chunk `chunk` begins in a buffer of `buffer_bytes`: chunks take the slots in turn.
+constexpr std::uint64_t slot_offset(std::uint64_t buffer_bytes, std::uint64_t slots,
+                                    std::uint64_t chunk) {
+  return chunk % slots * (buffer_bytes / slots);
+}
+
+// Bytes that one of `slots` slots of a layout needs so that every chunk of at most `bucket_bytes`
+// fits.
+std::uint64_t slot_bytes(wire::Layout layout, std::uint64_t bucket_bytes, std::uint64_t world,
+                         std::uint64_t slots = 1);
 
 std::vector<Piece> compact_pieces(std::span<const wire::TensorRecord> tensors, const Chunk& chunk);
 

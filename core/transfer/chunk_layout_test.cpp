@@ -60,8 +60,16 @@ TEST_F(ChunkLayout, AnActorWithoutPiecesHasAnEmptyRegion) {
 }
 
 TEST_F(ChunkLayout, OnlyRankMajorNeedsRoomForAlignment) {
-  EXPECT_EQ(buffer_bytes(wire::Layout::kCompact, 100, 4), 100u);
-  EXPECT_EQ(buffer_bytes(wire::Layout::kRankMajor, 100, 4), 100u + 4u * 16u);
+  EXPECT_EQ(slot_bytes(wire::Layout::kCompact, 100, 4), 100u);
+  EXPECT_EQ(slot_bytes(wire::Layout::kRankMajor, 100, 4), 100u + 4u * 16u);
+}
+
+TEST_F(ChunkLayout, ChunksTakeTheAlignedSlotsOfABufferInTurn) {
+  EXPECT_EQ(slot_bytes(wire::Layout::kRankMajor, 100, 4, 3), 256u);
+  EXPECT_EQ(slot_bytes(wire::Layout::kRankMajor, 240, 4, 2), 512u);
+  EXPECT_EQ(slot_offset(768, 3, 0), 0u);
+  EXPECT_EQ(slot_offset(768, 3, 5), 512u);
+  EXPECT_EQ(slot_offset(100, 1, 7), 0u);
 }
 
 TEST_F(ChunkLayout, BoundsFromOutsideAreCheckedBeforeUse) {

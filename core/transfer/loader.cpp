@@ -6,6 +6,7 @@
 #include "tpsync/base/dtype.h"
 #include "tpsync/base/errors.h"
 #include "tpsync/device/handles.h"
+#include "tpsync/transfer/chunk_layout.h"
 #include "tpsync/transfer/content_digest.h"
 
 namespace tpsync::transfer {
@@ -33,12 +34,14 @@ wire::TensorRecord received_record(wire::UpdateRequest& update, std::uint64_t i)
 struct WeightLoader::Prepared {
   std::vector<std::uint64_t> counts;
   wire::Layout layout = wire::Layout::kCompact;
+  std::uint64_t slots = 1;
+  std::uint64_t slot_bytes = 0;
   std::optional<wire::SourceLayout> source;
   std::vector<Chunk> chunks;
   std::vector<std::unique_ptr<device::Prepared>> copies;  // null where a chunk has none here
   std::unique_ptr<device::Prepared> digests;
   std::vector<std::vector<std::int64_t>> layers_done;  // by chunk
-  std::uint64_t buffer_bytes = 0;
+  std::uint64_t used_bytes = 0;                        // of a slot, at most
 };
 
 WeightLoader::WeightLoader(device::Device& device, device::RegionId resident,
@@ -56,8 +59,16 @@ WeightLoader::~WeightLoader() = default;
 void WeightLoader::begin(const wire::StartRequest& start, Deadline deadline) {
   TPSYNC_ASSERT(!active_);
   const bool rank_major = start.layout == wire::Layout::kRankMajor;
+  if (start.slots == 0 || start.slots > kSlotsMax || start.buffer_bytes % start.slots != 0) {
+    throw_violation(ErrorKind::kProtocol, "slots",
+                    "are " + std::to_string(start.slots) + " of " +
+                        std::to_string(start.buffer_bytes) + " bytes; they must be 1 to " +
+                        std::to_string(kSlotsMax) + " equal parts");
+  }
+  const std::uint64_t slot_bytes = start.buffer_bytes / start.slots;
   if (!prepared_ || prepared_->counts != start.chunk_tensor_counts ||
-      prepared_->layout != start.layout ||
+      prepared_->layout != start.layout || prepared_->slots != start.slots ||
+      (start.slots > 1 && prepared_->slot_bytes != slot_bytes) ||
       (rank_major && prepared_->source != start.source_layout) ||
       (start.content_digest && !prepared_->digests)) {
     auto chunks = chunks_from_counts(plan_.tensors, start.chunk_tensor_counts);
@@ -69,10 +80,10 @@ void WeightLoader::begin(const wire::StartRequest& start, Deadline deadline) {
     }
     prepare(start, std::move(chunks));
   }
-  if (start.buffer_bytes < prepared_->buffer_bytes) {
+  if (slot_bytes < prepared_->used_bytes) {
     throw_violation(ErrorKind::kMismatch, "buffer_bytes",
                     "is " + std::to_string(start.buffer_bytes) + ", the chunks need " +
-                        std::to_string(prepared_->buffer_bytes));
+                        std::to_string(prepared_->used_bytes * start.slots));
   }
   if (!layout_.zero_fills.empty()) {
     for (const model::ZeroFill& fill : layout_.zero_fills) {
@@ -91,11 +102,12 @@ void WeightLoader::prepare(const wire::StartRequest& start, std::vector<Chunk> c
   auto prepared = std::make_unique<Prepared>();
   prepared->counts = start.chunk_tensor_counts;
   prepared->layout = start.layout;
+  prepared->slots = start.slots;
+  prepared->slot_bytes = start.buffer_bytes / start.slots;
   if (start.layout == wire::Layout::kRankMajor) prepared->source = start.source_layout;
   prepared->chunks = std::move(chunks);
   const wire::SourceLayout* source = prepared->source.has_value() ? &*prepared->source : nullptr;
-  const CopyPlan plan =
-      plan_copies(layout_, plan_.tensors, prepared->chunks, prepared->layout, source);
+  CopyPlan plan = plan_copies(layout_, plan_.tensors, prepared->chunks, prepared->layout, source);
   check_coverage(layout_, plan);
 
   // A layer is done with the chunk that holds the last tensor placed in it.
@@ -117,9 +129,11 @@ void WeightLoader::prepare(const wire::StartRequest& start, std::vector<Chunk> c
   }
   prepared->layers_done.back().push_back(-1);
 
-  prepared->buffer_bytes = plan.buffer_bytes;
+  prepared->used_bytes = plan.buffer_bytes;
   prepared->copies.reserve(prepared->chunks.size());
   for (std::size_t i = 0; i < prepared->chunks.size(); ++i) {
+    const std::uint64_t slot = slot_offset(start.buffer_bytes, start.slots, i);
+    for (device::TileCopy& copy : plan.chunks[i]) copy.src_offset += slot;
     prepared->copies.push_back(plan.chunks[i].empty() ? nullptr
                                                       : device_.prepare_copies(plan.chunks[i]));
   }

@@ -60,7 +60,7 @@ class LoaderTest : public testing::Test {
     wire::StartRequest request;
     for (const Chunk& chunk : chunks_) request.chunk_tensor_counts.push_back(chunk.count);
     request.layout = layout;
-    request.buffer_bytes = buffer_bytes(layout, kBucket, 2);
+    request.buffer_bytes = slot_bytes(layout, kBucket, 2);
     if (layout == wire::Layout::kRankMajor) request.source_layout = uneven();
     return request;
   }
@@ -228,6 +228,15 @@ TEST_F(LoaderTest, AChunkTableThatIsNotThePlansIsRefused) {
             ErrorKind::kProtocol);
   EXPECT_EQ(refused([](auto& r) { r.source_layout.reset(); }).subject, "source_layout");
   EXPECT_EQ(refused([](auto& r) { ++r.source_layout->row_bounds[2]; }).subject, "source_layout");
+  for (const std::uint64_t slots : {0, 4}) {
+    EXPECT_EQ(refused([slots](auto& r) { r.slots = slots; }).subject, "slots");
+  }
+  EXPECT_EQ(refused([](auto& r) {
+              r.slots = 2;
+              r.buffer_bytes |= 1;
+            }).subject,
+            "slots");
+  EXPECT_EQ(refused([](auto& r) { r.slots = 3; }).subject, "buffer_bytes");
   const ErrorRecord record = refused([](auto& r) { r.buffer_bytes = 10; });
   EXPECT_EQ(record.kind, ErrorKind::kMismatch);
   EXPECT_EQ(record.subject, "buffer_bytes");

@@ -8,6 +8,18 @@
 
 namespace tpsync::transfer {
 
+namespace {
+
+constexpr const char* kMaterialize = "native-materialize-";
+constexpr const char* kTransfer = "native-transfer-";
+
+// Of an error that the agreement at another phase's gate is to report.
+void name_phase(std::optional<ErrorRecord>& error, const std::string& phase, std::uint64_t chunk) {
+  if (error && error->phase.empty()) error->phase = phase + std::to_string(chunk);
+}
+
+}  // namespace
+
 UpdatePlan::UpdatePlan(std::span<const wire::TensorRecord> tensors, std::span<const Chunk> chunks) {
   updates_.reserve(chunks.size());
   for (std::size_t c = 0; c < chunks.size(); ++c) {
@@ -82,16 +94,18 @@ Sender::Sender(device::Device& device, WeightSource& source, Gates& gates, Log& 
       updates_(updates),
       options_(options) {
   TPSYNC_ASSERT(sink_ == nullptr || updates_ != nullptr);
+  const bool overlaps = options_.overlap && options_.layout == wire::Layout::kRankMajor;
+  if (overlaps) slots_ = std::min<std::uint64_t>(kSlotsMax, chunks_.size());
+  const auto world = static_cast<std::uint64_t>(gates_.group().size());
+  buffer_bytes_ = slots_ * slot_bytes(options_.layout, options_.bucket_bytes, world, slots_);
 }
 
 Sender::~Sender() {
   pass_.reset();
   if (!buffer_) return;
-  const auto world = static_cast<std::uint64_t>(gates_.group().size());
-  const std::uint64_t bytes = buffer_bytes(options_.layout, options_.bucket_bytes, world);
   log_.record({.level = LogLevel::kError,
                .event = LogEvent::kExportLeaked,
-               .a = static_cast<std::int64_t>(bytes)});
+               .a = static_cast<std::int64_t>(buffer_bytes_)});
   export_.leak();
   buffer_.leak();
 }
@@ -101,21 +115,21 @@ void Sender::open(std::span<const std::string> device_uuids) {
   ByteBuffer own;
   std::optional<ErrorRecord> error;
   attempt(error, [&] {
-    const auto world = static_cast<std::uint64_t>(gates_.group().size());
-    buffer_ = device::allocate(
-        device_, {.bytes = buffer_bytes(options_.layout, options_.bucket_bytes, world),
-                  .kind = device::RegionKind::kExportable});
+    buffer_ = device::allocate(device_,
+                               {.bytes = buffer_bytes_, .kind = device::RegionKind::kExportable});
     const ByteBuffer exported = device_.export_region(buffer_.id());
     export_ = device::Export(device_, buffer_.id());
     wire::HandleMap handle;
     handle.entries.emplace_back(device_.uuid(), exported);
     wire::encode(handle, own);
     pass_ = source_.begin({.buffer = buffer_.id(),
+                           .handle = exported,
+                           .buffer_bytes = buffer_bytes_,
+                           .slots = slots_,
                            .layout = options_.layout,
                            .bucket_bytes = options_.bucket_bytes,
                            .content_digest = options_.content_digest,
-                           .chunks = chunks_,
-                           .handle = exported});
+                           .chunks = chunks_});
     if (!pass_) throw_invalid(ErrorKind::kInvalidState, "source", "began no pass");
   });
   if (!error) error = prepare(0, 0);
@@ -129,52 +143,75 @@ void Sender::open(std::span<const std::string> device_uuids) {
   gates_.agree(error);
 }
 
+// On entry all ranks agreed that the first chunk's first group may begin, at the allocation of the
+// buffer. Each agreement is also the one before the group that is entered next.
 void Sender::send() {
-  for (std::uint64_t chunk = 0; chunk < chunks_.size(); ++chunk) send_chunk(chunk);
+  std::optional<ErrorRecord> error;
+  gather(0, error);
+  if (!error && ahead() > 0) error = prepare(1, 0);
+  gates_.agree(error);
+  for (std::uint64_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+    transfer(chunk);
+    if (ahead() > 0 || chunk + 1 == chunks_.size()) continue;
+    gather(chunk + 1, error);
+    gates_.agree(error);
+  }
 }
 
 // What can fail before a group without touching the buffer. A failure is reported at the agreement
 // that stands before that group, under the group's own name.
 std::optional<ErrorRecord> Sender::prepare(std::uint64_t chunk, std::uint64_t group) {
   try {
+    groups_ = pass_->group_count(chunk);
+    if (groups_ == 0) {
+      throw_invalid(ErrorKind::kInvalidState, "source",
+                    "needs at least one group of collectives for a chunk, it names none");
+    }
     pass_->prepare(chunk, group);
-    if (group + 1 == group_count(chunk)) check_emitted(chunks_[chunk]);
+    if (group + 1 == groups_) check_emitted(chunks_[chunk]);
     return std::nullopt;
   } catch (const std::exception& e) {
-    ErrorRecord error = record_of(e);
-    error.phase = "native-materialize-" + std::to_string(chunk);
+    std::optional<ErrorRecord> error = record_of(e);
+    error->phase = kMaterialize + std::to_string(chunk);
     return error;
   }
 }
 
-std::uint64_t Sender::group_count(std::uint64_t chunk) {
-  const std::uint64_t groups = pass_->group_count(chunk);
-  if (groups > 0) return groups;
-  throw_invalid(ErrorKind::kInvalidState, "source",
-                "needs at least one group of collectives for a chunk, it names none");
-}
-
-// On entry all ranks agreed that the chunk's first group may begin: at the buffer's allocation, or
-// after the transfer of the chunk before.
-void Sender::send_chunk(std::uint64_t chunk) {
-  const auto index = static_cast<std::int64_t>(chunk);
-  std::uint64_t groups = 1;  // there is a gate to report at, also where the source cannot say
-  std::optional<ErrorRecord> error;
-  gates_.enter("native-materialize", index);
-  attempt(error, [&] { groups = group_count(chunk); });
+// All groups of a chunk, with an agreement between any two of them; the one behind the last is the
+// caller's. A rank that comes with an error enters none, and its peers stop waiting for it.
+void Sender::gather(std::uint64_t chunk, std::optional<ErrorRecord>& error) {
+  gates_.enter("native-materialize", static_cast<std::int64_t>(chunk));
+  const std::uint64_t groups = groups_;
   for (std::uint64_t group = 0; group < groups; ++group) {
     attempt(error, [&] { pass_->gather(chunk, group, gates_.begin_wait(), gates_.group()); });
-    if (error) gates_.group().raise_alarm();  // peers stop waiting and meet this rank at the gate
-    if (!error && group + 1 < groups) error = prepare(chunk, group + 1);
+    name_phase(error, kMaterialize, chunk);
+    if (error) {
+      gates_.group().raise_alarm();  // peers stop waiting and meet this rank at the gate
+      if (sink_ != nullptr) sink_->give_up(*error);
+    }
+    if (group + 1 == groups) break;
+    if (!error) error = prepare(chunk, group + 1);
     gates_.agree(error);
   }
+}
 
-  // Every rank's buffer is complete now, so every worker may read its own.
+// On entry all ranks agreed that every rank's slot of this chunk is complete, so that every worker
+// may read its own.
+void Sender::transfer(std::uint64_t chunk) {
+  const auto index = static_cast<std::int64_t>(chunk);
+  std::optional<ErrorRecord> error;
   gates_.enter("native-transfer", index);
   if (sink_ != nullptr) {
-    attempt(error, [&] { sink_->update(updates_->update(chunk), handles_); });
+    attempt(error, [&] { sink_->send(updates_->update(chunk), handles_); });
   }
-  if (!error && chunk + 1 < chunks_.size()) error = prepare(chunk + 1, 0);
+  name_phase(error, kTransfer, chunk);  // the next agreement may be one of the gather's
+  if (ahead() > 0 && chunk + 1 < chunks_.size()) {
+    gather(chunk + 1, error);
+    gates_.enter("native-transfer", index);
+  }
+  if (sink_ != nullptr) attempt(error, [&] { sink_->await(); });
+  const std::uint64_t next = chunk + 1 + ahead();
+  if (!error && next < chunks_.size()) error = prepare(next, 0);
   gates_.agree(error);
 }
 

@@ -1,13 +1,18 @@
 // The actors' side of the data plane: one packed buffer, allocated and exported once per
 // publication, filled chunk by chunk.
 //
-// Exactly one agreement stands before each declared group of collectives and one after each
-// transfer: before a chunk's first group that is the agreement on the chunk before (or on the
-// buffer), and the one after its last group also tells rank 0 that every actor's buffer is
-// complete, so that no worker is sent to a buffer that is still being filled. Normally two per
-// chunk. Only after a transfer's agreement is the buffer written again. The sender knows nothing of
-// TP slicing. It does not free the exported buffer by itself while a worker may still have it open:
-// release() does, once the caller knows that nobody has.
+// Exactly one agreement stands before each declared group of collectives, and one after each
+// transfer; what is agreed on is also that every actor's buffer is complete, so that no worker is
+// sent to a slot that is still being filled, and that every worker is done with the slot that is
+// filled next.
+//
+// With one slot a chunk is gathered, agreed on, transferred and agreed on. With overlap, chunk
+// k + 1 is gathered, and each actor's part of chunk k + 2 packed, while the workers load chunk k:
+// one agreement then carries transfer k and gather k + 1, under the name of the transfer, and the
+// gather of chunk k + 2 begins behind it.
+//
+// The sender knows nothing of TP slicing. It does not free the exported buffer by itself while a
+// worker may still have it open: release() does, once the caller knows that nobody has.
 #pragma once
 
 #include <cstdint>
@@ -62,17 +67,26 @@ void for_each_rank(std::span<const ByteBuffer> parts, Read&& read) {
   }
 }
 
-// Rank 0's way to the runtime: one update command. Throws any Error.
+// Rank 0's way to the runtime: one update command, in two halves. Throws any Error; where await()
+// is not called, because the publication failed meanwhile, the runtime is given up by the caller.
 class UpdateSink {
  public:
   virtual ~UpdateSink() = default;
-  virtual void update(const wire::EncodedUpdate& update, const wire::HandleMap& handles) = 0;
+  // Returns once the runtime has been told; it works from then on.
+  virtual void send(const wire::EncodedUpdate& update, const wire::HandleMap& handles) = 0;
+  // Returns once every worker acknowledged.
+  virtual void await() = 0;
+  // A gather failed, so the publication will: ends the runtime before the agreement on it, which a
+  // silent peer may delay by its whole deadline. Blocks for at most the kill routine; idempotent.
+  virtual void give_up(const ErrorRecord& cause) noexcept = 0;
 };
 
 struct SenderOptions {
   std::uint64_t bucket_bytes = 0;
   wire::Layout layout = wire::Layout::kCompact;
   bool content_digest = false;
+  // As many slots as there are chunks, up to kSlotsMax, in rank_major.
+  bool overlap = false;
 };
 
 // The updates of a plan, encoded once and resent in every publication.
@@ -119,10 +133,16 @@ class Sender {
   // worker may have it open.
   bool holds_buffer() const { return static_cast<bool>(buffer_); }
 
+  // Of the buffer, as the runtime is told.
+  std::uint64_t buffer_bytes() const { return buffer_bytes_; }
+  std::uint64_t slots() const { return slots_; }
+
  private:
   std::optional<ErrorRecord> prepare(std::uint64_t chunk, std::uint64_t group);
-  void send_chunk(std::uint64_t chunk);
-  std::uint64_t group_count(std::uint64_t chunk);
+  void gather(std::uint64_t chunk, std::optional<ErrorRecord>& error);
+  void transfer(std::uint64_t chunk);
+  // How many chunks the gathers are ahead of the transfers.
+  std::uint64_t ahead() const { return slots_ > 1 ? 1 : 0; }
   void check_emitted(const Chunk& chunk);
   wire::ExpectedDigest add_sums(std::span<const ByteBuffer> gathered) const;
 
@@ -135,10 +155,13 @@ class Sender {
   std::vector<Chunk> chunks_;
   const UpdatePlan* updates_;
   SenderOptions options_;
+  std::uint64_t slots_ = 1;
+  std::uint64_t buffer_bytes_ = 0;
   device::Region buffer_;
   device::Export export_;
   wire::HandleMap handles_;
   std::unique_ptr<WeightPass> pass_;
+  std::uint64_t groups_ = 0;  // of the chunk that was prepared last
 };
 
 // Merges one handle per rank by device UUID. `uuids` are the expected ones in rank order,

@@ -86,19 +86,29 @@ class SenderTest : public testing::Test, public UpdateSink {
     device_.emplace(memory_, device::HostDeviceOptions{"gpu-0", device::Landing::kAtLaunch});
     source_.groups = 1;
   }
-  void update(const wire::EncodedUpdate& update, const wire::HandleMap& handles) override {
+  void send(const wire::EncodedUpdate& update, const wire::HandleMap& handles) override {
     ByteBuffer body;
     update.encode(1, handles, body);
     const auto payload = wire::decode_payload(wire::Command::kUpdate, body);
-    steps_.push_back("update " +
-                     std::to_string(std::get<wire::UpdateRequest>(payload).chunk_index));
-    if (steps_.back() == failing_update_) {
-      throw_violation(ErrorKind::kRemote, steps_.back(), "injected by the test");
-    }
+    chunk_ = std::to_string(std::get<wire::UpdateRequest>(payload).chunk_index);
+    handles_.push_back(handles);
+    step("update " + chunk_);
+  }
+  void await() override { step("loaded " + chunk_); }
+  void give_up(const ErrorRecord&) noexcept override { steps_.emplace_back("give up"); }
+  void step(const std::string& name) {
+    steps_.push_back(name);
+    if (name == failing_) throw_violation(ErrorKind::kRemote, name, "injected by the test");
   }
   void make(bool digest = false) {
     sender_.emplace(*device_, source_, gates_, log_, this, expected_, chunks_, &updates_,
-                    SenderOptions{kBucket, wire::Layout::kCompact, digest});
+                    SenderOptions{kBucket, wire::Layout::kCompact, digest, true});
+  }
+  // With a slot and a chunk for each tensor.
+  void make_overlapped() {
+    sender_.emplace(*device_, source_, gates_, log_, this, expected_, small_chunks_,
+                    &small_updates_,
+                    SenderOptions{kSmallBucket, wire::Layout::kRankMajor, false, true});
   }
   void open() { sender_->open(uuids_); }
   std::string fingerprint() const { return wire::build_manifest(expected_).fingerprint; }
@@ -106,12 +116,17 @@ class SenderTest : public testing::Test, public UpdateSink {
   std::uint64_t free_bytes() { return device_->memory().free_bytes; }
 
   static constexpr std::uint64_t kBucket = 16;
+  static constexpr std::uint64_t kSmallBucket = 8;
   const std::vector<std::string> uuids_ = {"gpu-0"};
   const std::vector<wire::TensorRecord> expected_ = {tensor("a"), tensor("b"), tensor("c")};
   const std::vector<Chunk> chunks_ = plan_chunks(expected_, kBucket);
   const UpdatePlan updates_{expected_, chunks_};
+  const std::vector<Chunk> small_chunks_ = plan_chunks(expected_, kSmallBucket);
+  const UpdatePlan small_updates_{expected_, small_chunks_};
   std::vector<std::string> steps_;
-  std::string failing_update_;
+  std::string chunk_;
+  std::vector<wire::HandleMap> handles_;  // that updates came with
+  std::string failing_;                   // the sink's step of this name throws
   fakes::RecordingGates gates_{steps_};
   fakes::ScriptedSource source_{expected_, steps_};
   tpsync::fakes::RecordingLog log_;
@@ -125,13 +140,14 @@ TEST_F(SenderTest, OneAgreementStandsBeforeEachGroupAndOneAfterEachTransfer) {
   open();
   sender_->send();
   sender_->verify_source(fingerprint());
-  EXPECT_THAT(steps(), ElementsAre("begin", "prepare 0.0", "exchange of native-buffer-allocation-0",
-                                   "agree native-buffer-allocation-0",                    //
-                                   "gather 0.0", "agree native-materialize-0",            //
-                                   "update 0", "prepare 1.0", "agree native-transfer-0",  //
-                                   "gather 1.0", "agree native-materialize-1",            //
-                                   "update 1", "agree native-transfer-1",                 //
-                                   "agree native-source-verify-0"));
+  EXPECT_THAT(steps(),
+              ElementsAre("begin", "prepare 0.0", "exchange of native-buffer-allocation-0",
+                          "agree native-buffer-allocation-0",                                //
+                          "gather 0.0", "agree native-materialize-0",                        //
+                          "update 0", "loaded 0", "prepare 1.0", "agree native-transfer-0",  //
+                          "gather 1.0", "agree native-materialize-1",                        //
+                          "update 1", "loaded 1", "agree native-transfer-1",                 //
+                          "agree native-source-verify-0"));
 }
 
 TEST_F(SenderTest, EveryFurtherGroupOfAChunkHasAnAgreementBeforeIt) {
@@ -140,14 +156,15 @@ TEST_F(SenderTest, EveryFurtherGroupOfAChunkHasAnAgreementBeforeIt) {
   open();
   steps();
   sender_->send();
-  EXPECT_THAT(steps(), ElementsAre("gather 0.0", "prepare 0.1", "agree native-materialize-0",  //
-                                   "gather 0.1", "prepare 0.2", "agree native-materialize-0",  //
-                                   "gather 0.2", "agree native-materialize-0",                 //
-                                   "update 0", "prepare 1.0", "agree native-transfer-0",       //
-                                   "gather 1.0", "prepare 1.1", "agree native-materialize-1",  //
-                                   "gather 1.1", "prepare 1.2", "agree native-materialize-1",  //
-                                   "gather 1.2", "agree native-materialize-1", "update 1",     //
-                                   "agree native-transfer-1"));
+  EXPECT_THAT(steps(),
+              ElementsAre("gather 0.0", "prepare 0.1", "agree native-materialize-0",         //
+                          "gather 0.1", "prepare 0.2", "agree native-materialize-0",         //
+                          "gather 0.2", "agree native-materialize-0",                        //
+                          "update 0", "loaded 0", "prepare 1.0", "agree native-transfer-0",  //
+                          "gather 1.0", "prepare 1.1", "agree native-materialize-1",         //
+                          "gather 1.1", "prepare 1.2", "agree native-materialize-1",         //
+                          "gather 1.2", "agree native-materialize-1", "update 1",            //
+                          "loaded 1", "agree native-transfer-1"));
 }
 
 TEST_F(SenderTest, AFailedGatherIsAgreedOnBeforeAnyUpdateAndRaisesTheAlarm) {
@@ -157,7 +174,7 @@ TEST_F(SenderTest, AFailedGatherIsAgreedOnBeforeAnyUpdateAndRaisesTheAlarm) {
   steps();
   const ErrorRecord record = failure_of([&] { sender_->send(); });
   EXPECT_EQ(record.kind, ErrorKind::kDevice);
-  EXPECT_THAT(steps(), ElementsAre("gather 0.0", "agree native-materialize-0"));
+  EXPECT_THAT(steps(), ElementsAre("gather 0.0", "give up", "agree native-materialize-0"));
   EXPECT_EQ(gates_.group().alarms, 1);
   sender_->release(Deadline::never());
 }
@@ -173,7 +190,7 @@ TEST_F(SenderTest, AFailedPreparationIsReportedUnderTheChunkItBelongsTo) {
 }
 
 TEST_F(SenderTest, AFailedUpdatePreparesNothingMore) {
-  failing_update_ = "update 0";
+  failing_ = "update 0";
   make();
   open();
   steps();
@@ -191,18 +208,90 @@ TEST_F(SenderTest, ABufferThatCannotBeAllocatedIsAgreedOnUnderItsPhase) {
                                    "agree native-buffer-allocation-0"));
 }
 
-TEST_F(SenderTest, ASourceThatCannotCountItsGroupsEntersNoneAndRaisesTheAlarm) {
+TEST_F(SenderTest, ASourceThatCannotCountItsGroupsFailsAtTheAgreementBeforeThem) {
   make();
-  open();
-  steps();
-  source_.before_call = [calls = 0](std::string_view call) mutable {
-    if (call == "group_count" && ++calls == 1) throw std::runtime_error("injected by the test");
+  source_.before_call = [](std::string_view call) {
+    if (call == "group_count") throw std::runtime_error("injected by the test");
   };
-  const ErrorRecord record = failure_of([&] { sender_->send(); });
+  const ErrorRecord record = failure_of([&] { open(); });
   EXPECT_EQ(record.kind, ErrorKind::kInternal);
   EXPECT_EQ(record.remedy, Remedy::kRebuildRuntime);
-  EXPECT_THAT(steps(), ElementsAre("agree native-materialize-0"));
+  EXPECT_EQ(record.phase, "native-materialize-0");
+  EXPECT_THAT(steps(), ElementsAre("begin", "exchange of native-buffer-allocation-0",
+                                   "agree native-buffer-allocation-0"));
+  sender_->release(Deadline::never());
+}
+
+TEST_F(SenderTest, WithOverlapAChunkIsGatheredWhileTheOneBeforeIsLoaded) {
+  make_overlapped();
+  open();
+  EXPECT_THAT(steps(), ElementsAre("begin", "prepare 0.0", "exchange of native-buffer-allocation-0",
+                                   "agree native-buffer-allocation-0"));
+  EXPECT_EQ(sender_->slots(), 3u);
+  EXPECT_EQ(sender_->buffer_bytes(), 3u * 256u);
+  sender_->send();
+  EXPECT_THAT(steps(), ElementsAre("gather 0.0", "prepare 1.0", "agree native-materialize-0",  //
+                                   "update 0", "gather 1.0", "loaded 0", "prepare 2.0",
+                                   "agree native-transfer-0",  //
+                                   "update 1", "gather 2.0", "loaded 1",
+                                   "agree native-transfer-1",  //
+                                   "update 2", "loaded 2", "agree native-transfer-2"));
+  sender_->verify_source(fingerprint());
+  ASSERT_EQ(handles_.size(), 3u);
+  EXPECT_EQ(handles_[0], handles_[2]);
+  EXPECT_EQ(memory_.live_exports(), 1u);
+  sender_->release(Deadline::never());
+  EXPECT_EQ(memory_.live_exports(), 0u);
+}
+
+TEST_F(SenderTest, AGatherThatFailsBesideATransferIsReportedAsTheGathersWithoutWaitingForIt) {
+  source_.failing_step = "gather 1.0";
+  make_overlapped();
+  open();
+  steps();
+  const ErrorRecord record = failure_of([&] { sender_->send(); });
+  EXPECT_EQ(record.phase, "native-materialize-1");
+  EXPECT_EQ(record.kind, ErrorKind::kDevice);
+  EXPECT_THAT(steps(), ElementsAre("gather 0.0", "prepare 1.0", "agree native-materialize-0",
+                                   "update 0", "gather 1.0", "give up", "agree native-transfer-0"));
   EXPECT_EQ(gates_.group().alarms, 1);
+  sender_->release(Deadline::never());
+}
+
+TEST_F(SenderTest, AnUpdateThatCannotBeSentEntersNoGatherAndRaisesTheAlarm) {
+  failing_ = "update 0";
+  make_overlapped();
+  open();
+  steps();
+  const ErrorRecord record = failure_of([&] { sender_->send(); });
+  EXPECT_EQ(record.phase, "native-transfer-0");
+  EXPECT_EQ(record.kind, ErrorKind::kRemote);
+  EXPECT_THAT(steps(), ElementsAre("gather 0.0", "prepare 1.0", "agree native-materialize-0",
+                                   "update 0", "give up", "agree native-transfer-0"));
+  EXPECT_EQ(gates_.group().alarms, 1);
+  sender_->release(Deadline::never());
+}
+
+TEST_F(SenderTest, AnUpdateThatCannotBeSentMeetsThePeersAtTheGathersFirstGate) {
+  failing_ = "update 0";
+  source_.groups = 2;
+  make_overlapped();
+  open();
+  steps();
+  const ErrorRecord record = failure_of([&] { sender_->send(); });
+  EXPECT_EQ(record.phase, "native-transfer-0");
+  EXPECT_EQ(steps().back(), "agree native-materialize-1");
+  sender_->release(Deadline::never());
+}
+
+TEST_F(SenderTest, AFailedLoadIsTheTransfersAlsoBesideAGather) {
+  failing_ = "loaded 0";
+  make_overlapped();
+  open();
+  steps();
+  EXPECT_EQ(failure_of([&] { sender_->send(); }).kind, ErrorKind::kRemote);
+  EXPECT_EQ(steps().back(), "agree native-transfer-0");
+  EXPECT_EQ(gates_.group().alarms, 0);
   sender_->release(Deadline::never());
 }
 

@@ -18,14 +18,18 @@
 
 namespace tpsync::transfer {
 
-// Where a pass writes: the packed buffer of the publication, in its layout.
+// Where a pass writes: the packed buffer of the publication, in its layout, chunk by chunk into its
+// slots in turn (chunk_layout.h). Of three slots, that of chunk c + 1 is free when chunk c's first
+// group is entered: this rank's own part of it may be packed from then on.
 struct PassTarget {
   device::RegionId buffer = device::RegionId::kNone;
+  ByteBuffer handle;  // of its export, for weight groups that read their peers'
+  std::uint64_t buffer_bytes = 0;
+  std::uint64_t slots = 1;
   wire::Layout layout = wire::Layout::kCompact;
   std::uint64_t bucket_bytes = 0;
   bool content_digest = false;
   std::vector<Chunk> chunks;  // of the source's own metadata
-  ByteBuffer handle;          // of the buffer's export, for weight groups that read their peers'
 };
 
 // One traversal. For each chunk in order: prepare(chunk, group) and then gather(chunk, group) for
@@ -45,9 +49,9 @@ class WeightPass {
   virtual void prepare(std::uint64_t chunk, std::uint64_t group) = 0;
 
   // Packs this rank's pieces with the cast, and enters the group. Collective: every rank enters it,
-  // after all agreed that prepare succeeded and that the buffer is free. Returns when the chunk's
-  // bytes of this group are complete in this rank's buffer; a peer's may still be incomplete.
-  // Throws RuntimeBroken kPeerLost, kPeerFailed, kTimeout, kDevice.
+  // after all agreed that prepare succeeded and that the chunk's slot is free. Returns when the
+  // chunk's bytes of this group are complete in this rank's buffer; a peer's may still be
+  // incomplete. Throws RuntimeBroken kPeerLost, kPeerFailed, kTimeout, kDevice.
   virtual void gather(std::uint64_t chunk, std::uint64_t group, Deadline deadline,
                       collective::ControlGroup& watch) = 0;
 

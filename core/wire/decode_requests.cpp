@@ -197,8 +197,9 @@ Layout read_layout(Reader& in, const Path& path) {
 }
 
 Payload read_start(Reader& in) {
-  static constexpr auto kNames = with_envelope("header", "chunk_tensor_counts", "buffer_bytes",
-                                               "layout", "content_digest", "source_layout");
+  static constexpr auto kNames =
+      with_envelope("header", "chunk_tensor_counts", "buffer_bytes", "slots", "layout",
+                    "content_digest", "source_layout");
   const Path root;
   StartRequest request;
   read_payload(in, root, kNames, [&](std::size_t field, const Path& at) {
@@ -213,9 +214,12 @@ Payload read_start(Reader& in) {
         request.buffer_bytes = in.natural(at);
         break;
       case 3:
-        request.layout = read_layout(in, at);
+        request.slots = in.natural(at);
         break;
       case 4:
+        request.layout = read_layout(in, at);
+        break;
+      case 5:
         request.content_digest = in.boolean(at);
         break;
       default:
@@ -353,6 +357,7 @@ SchemaReport decode_schema_report(ByteView bytes) {
   report.fingerprint = in.text(root.field("fingerprint"));
   report.bucket_bytes = in.natural(root.field("bucket_bytes"));
   report.content_digest = in.boolean(root.field("content_digest"));
+  report.overlap = in.boolean(root.field("overlap"));
   report.layout = in.text(root.field("layout"));
   report.flush_cache = in.boolean(root.field("flush_cache"));
   report.control_timeout_ns = in.integer(root.field("control_timeout_ns"));

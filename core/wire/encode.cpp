@@ -119,13 +119,15 @@ struct RequestWriter {
   }
 
   void operator()(const StartRequest& request) const {
-    write_envelope(out, 6, request_id, Command::kStart);
+    write_envelope(out, 7, request_id, Command::kStart);
     out.text("header");
     write(out, request.header);
     out.text("chunk_tensor_counts");
     write_naturals(out, request.chunk_tensor_counts);
     out.text("buffer_bytes");
     out.natural(request.buffer_bytes);
+    out.text("slots");
+    out.natural(request.slots);
     out.text("layout");
     out.text(name_of(request.layout));
     out.text("content_digest");
@@ -285,6 +287,7 @@ void encode(const SchemaReport& report, ByteBuffer& out) {
   writer.text(report.fingerprint);
   writer.natural(report.bucket_bytes);
   writer.boolean(report.content_digest);
+  writer.boolean(report.overlap);
   writer.text(report.layout);
   writer.boolean(report.flush_cache);
   writer.integer(report.control_timeout_ns);

@@ -137,6 +137,7 @@ struct StartRequest {
   std::vector<std::uint64_t>
       chunk_tensor_counts;         // chunk c holds the next counts[c] tensors of canonical order
   std::uint64_t buffer_bytes = 0;  // of the packed buffer, as exported
+  std::uint64_t slots = 1;         // equal parts of it, which the chunks take in turn
   Layout layout = Layout::kCompact;
   bool content_digest = false;
   std::optional<SourceLayout> source_layout;  // present if layout is rank_major
@@ -276,6 +277,7 @@ struct SchemaReport {       // each rank to all: what must be the same on every 
   std::string fingerprint;  // of the manifest that it plans
   std::uint64_t bucket_bytes = 0;
   bool content_digest = false;
+  bool overlap = false;
   std::string layout;  // a name of Layout; empty: any
   bool flush_cache = false;
   std::int64_t control_timeout_ns = 0;

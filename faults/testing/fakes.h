@@ -38,6 +38,9 @@ class FakeProcess final : public MomentSource, public ProcessControl {
   }
   void kill_self() noexcept override { log.emplace_back("KILL"); }
   void stop_self() noexcept override { log.emplace_back("STOP"); }
+  void exit_self(int status) noexcept override {
+    log.emplace_back(status == 0 ? "EXIT 0" : "EXIT 1");
+  }
   void mark(std::size_t fault, Visibility visibility) noexcept override {
     marks.emplace_back(fault, visibility);
   }
@@ -106,9 +109,9 @@ inline Fault fault_at(std::string name, std::string role, int rank, std::string 
 
 // One process with one fault.
 struct Victim {
-  explicit Victim(Fault fault) : injector(Plan{1, {fault}}) {
+  explicit Victim(Fault fault, Clock* clock = nullptr) : injector(Plan{1, {fault}}) {
     process.set_phase(fault.moment.phase, fault.moment.chunk);
-    faults = injector.enter(fault.moment.role, fault.moment.rank, {process, process, {}});
+    faults = injector.enter(fault.moment.role, fault.moment.rank, {process, process, {}, clock});
   }
   bool took_effect() const { return injector.applied() == 1 && process.marks.size() == 1; }
 

@@ -76,13 +76,13 @@ class ScriptedTarget final : public PublicationTarget {
     header = request.header;
     step("start");
   }
-  void update_publication(const wire::EncodedUpdate& update,
-                          const wire::HandleMap& handles) override {
+  void send_update(const wire::EncodedUpdate& update, const wire::HandleMap& handles) override {
     ByteBuffer body;
     update.encode(1, handles, body);
     const auto payload = wire::decode_payload(wire::Command::kUpdate, body);
     step("update " + std::to_string(std::get<wire::UpdateRequest>(payload).chunk_index));
   }
+  void await_update() override { step("loaded"); }
   wire::CommitResult finish_publication(const wire::FinishRequest&) override {
     step("finish");
     wire::CommitResult result;

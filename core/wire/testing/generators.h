@@ -128,6 +128,7 @@ inline StartRequest start_request() {
   out.header = header();
   out.chunk_tensor_counts = list_of(20, natural);
   out.buffer_bytes = natural();
+  out.slots = natural();
   out.content_digest = boolean();
   out.layout = boolean() ? Layout::kRankMajor : Layout::kCompact;
   if (out.layout == Layout::kRankMajor || boolean()) {
@@ -281,6 +282,7 @@ inline SchemaReport schema_report() {
   out.fingerprint = text();
   out.bucket_bytes = natural();
   out.content_digest = boolean();
+  out.overlap = boolean();
   out.layout = text();
   out.flush_cache = boolean();
   out.control_timeout_ns = integer();

@@ -1,0 +1,272 @@
+// Rows of the families process, clock and host: what happens to a whole process, to the time that
+// it has, and to what its host tells it.
+#pragma once
+
+#include <array>
+
+#include "faults/rows_texts.h"
+
+namespace tpsync::faults::rows {
+
+inline constexpr std::array kExitArguments = {Argument{kStatus, "0|1", true, "the exit status"}};
+
+inline constexpr std::array kProcess = {
+    FaultKind{
+        .name = "process.kill",
+        .family = "process",
+        .action = Action::kKill,
+        .visibility = Visibility::kVisible,
+        .severity = Severity::kLoss,
+        .summary = "a process is killed by SIGKILL at one operation",
+        .effect =
+            "The process ends before the operation has an effect. Its descriptors close, its "
+            "device memory, exports and imports go as the driver would do it, its children are "
+            "told to die.",
+        .moment = "Every operation of every seam, of any process.",
+        .legal =
+            "Of an actor: every survivor reports kPeerLost, or kOutcomeUnknown in the very last "
+            "agreement. Of the runtime or a worker: the publication fails on every actor with one "
+            "error.",
+        .illegal = kNoHalfCommit,
+        .proof = "The process table shows the kill at this operation.",
+        .worlds = kEveryWorld,
+        .counterpart =
+            "The out-of-memory killer, a node's job limit, a crash (reported in "
+            "vllm-project/vllm#55510 and #34643: workers survive a killed parent and keep the "
+            "GPU).",
+        .arguments = {},
+        .variants = rules::no_arguments,
+        .applies = rules::on_any_operation,
+        .demand = rules::must_fail_unless_tail,
+        .kinds = rules::kinds_of_kill},
+    FaultKind{
+        .name = "process.stop",
+        .family = "process",
+        .action = Action::kStop,
+        .visibility = Visibility::kSilent,
+        .severity = Severity::kLoss,
+        .summary = "a process is stopped by SIGSTOP at one operation",
+        .effect =
+            "No thread of the process goes on; its descriptors, memory and memberships stay. A "
+            "SIGTERM stays pending, a SIGKILL ends it.",
+        .moment = "Every operation of every seam, of any process.",
+        .legal = "Survivors return within the control timeout and the kill routine. If rank 0 is "
+                 "stopped while a publication is pending, the runtime ends itself.",
+        .illegal = "A wait without a bound, a stopped process left behind, a success without it.",
+        .proof = "The process table shows the stop at this operation.",
+        .worlds = kEveryWorld,
+        .counterpart =
+            "A paused virtual machine, a debugger, a process stuck in the driver (reported in "
+            "sgl-project/sglang#17870: for one user the first sync hangs for ever).",
+        .arguments = {},
+        .variants = rules::no_arguments,
+        .applies = rules::on_any_operation,
+        .demand = rules::must_fail_unless_tail,
+        .kinds = rules::kinds_of_stop},
+    FaultKind{
+        .name = "process.exit",
+        .family = "process",
+        .action = Action::kExit,
+        .visibility = Visibility::kVisible,
+        .severity = Severity::kLoss,
+        .summary = "the runtime or a worker exits in the middle of its work",
+        .effect =
+            "The process ends with this status, without unwinding and without a word. What it had "
+            "goes as after a kill.",
+        .moment = "channel.write of a whole message, and device.import, of the runtime and of any "
+                  "worker.",
+        .legal = "As process.kill. A status of 0 is no success.",
+        .illegal = kNoHalfCommit,
+        .proof = "The process table shows the exit at this operation.",
+        .worlds = kEveryWorld,
+        .counterpart =
+            "A library that calls exit() on an error (reported in vllm-project/vllm#23985: the "
+            "parent does not see that a worker has ended).",
+        .arguments = kExitArguments,
+        .variants = rules::exit_statuses,
+        .applies = rules::on_exit,
+        .is_tried = rules::at_representatives,
+        .demand = rules::must_fail_unless_tail,
+        .kinds = rules::kinds_of_kill},
+    FaultKind{
+        .name = "process.slow",
+        .family = "process",
+        .action = Action::kSlow,
+        .visibility = Visibility::kSilent,
+        .severity = Severity::kDelay,
+        .summary = "everything takes a process longer from now on",
+        .effect = "From this operation on, each operation of a seam takes 5 ms more, until healed.",
+        .moment = "channel.write of a whole message, and control.gather, of any process.",
+        .legal = kCommits,
+        .illegal = kNothingAtAll,
+        .proof = "The trace shows the waits.",
+        .worlds = kEveryWorld,
+        .counterpart =
+            "A process that shares its core, or logs to a slow disk; ranks of different speed "
+            "(reported in vllm-project/vime#22: fast ranks finish while slow ranks still send).",
+        .arguments = {},
+        .variants = rules::no_arguments,
+        .applies = rules::on_message_or_gather,
+        .is_tried = rules::at_representatives,
+        .demand = rules::must_survive,
+        .kinds = rules::no_kinds},
+    FaultKind{
+        .name = "process.not_found",
+        .family = "process",
+        .action = Action::kHideProcess,
+        .visibility = Visibility::kVisible,
+        .severity = Severity::kRefusal,
+        .summary = "an actor cannot see a worker's process",
+        .effect = "The system says that there is no process of this number, although it lives.",
+        .moment = "process.attach of an actor.",
+        .legal = kRefusedUntouched,
+        .illegal = "A publication in which an actor could not notice a worker's death.",
+        .proof = "The twin's attach is missing from the trace.",
+        .worlds = kEveryWorld,
+        .counterpart = "An actor in a container with a process namespace of its own.",
+        .arguments = {},
+        .variants = rules::no_arguments,
+        .applies = rules::on_attach,
+        .demand = rules::must_fail,
+        .kinds = rules::ipc_alone},
+    FaultKind{
+        .name = "process.ignores_sigterm",
+        .family = "process",
+        .action = Action::kIgnoreTerminate,
+        .visibility = Visibility::kSilent,
+        .severity = Severity::kDelay,
+        .summary = "a runtime does not heed SIGTERM",
+        .effect = "One SIGTERM to the runtime's group does nothing.",
+        .moment = "process.signal_group of rank 0: in its kill routine, so beside another fault.",
+        .legal = "The tree is ended by SIGKILL, within the kill routine's time.",
+        .illegal = "A process left behind; a call that returns before the tree is gone.",
+        .proof = "The trace shows the SIGKILL.",
+        .worlds = "sim",
+        .counterpart = "A handler that is stuck, a process in the driver (reported in "
+                       "vllm-project/vllm#55846: workers that survive).",
+        .arguments = {},
+        .variants = rules::no_arguments,
+        .applies = rules::on_group_signal,
+        .demand = rules::must_survive,
+        .kinds = rules::no_kinds},
+    FaultKind{
+        .name = "process.spawn_fail",
+        .family = "process",
+        .action = Action::kRefuseSpawn,
+        .visibility = Visibility::kVisible,
+        .severity = Severity::kRefusal,
+        .summary = "a process cannot be started",
+        .effect = "The call throws kIo; no process is left, and the child's channel is closed.",
+        .moment = "process.spawn of rank 0 or of the runtime.",
+        .legal = "The start of the engine fails with the cause; a later one may succeed.",
+        .illegal = "A runtime with fewer workers; a process left behind.",
+        .proof = "The twin's spawn is missing from the trace.",
+        .worlds = kEveryWorld,
+        .counterpart = "EAGAIN or ENOMEM of a full host; a program that is not installed.",
+        .arguments = {},
+        .variants = rules::no_arguments,
+        .applies = rules::on_spawn,
+        .demand = rules::must_fail,
+        .kinds = rules::kinds_of_spawn},
+    FaultKind{
+        .name = "clock.stall",
+        .family = "clock",
+        .action = Action::kStall,
+        .visibility = Visibility::kSilent,
+        .severity = Severity::kDelay,
+        .summary = "a process stands still for 3 s, then goes on",
+        .effect = "The operation begins 3 s later. Deadlines go on meanwhile.",
+        .moment = "channel.write of a whole message, control.gather and shard.wait of any process.",
+        .legal = kCommits,
+        .illegal = kNothingAtAll,
+        .proof = "The trace shows the wait.",
+        .worlds = kEveryWorld,
+        .counterpart =
+            "SIGSTOP and SIGCONT, a virtual machine that is migrated. CLOCK_MONOTONIC does not "
+            "jump: to the process it looks like this.",
+        .arguments = {},
+        .variants = rules::no_arguments,
+        .applies = rules::on_stall,
+        .is_tried = rules::at_representatives,
+        .demand = rules::must_survive,
+        .kinds = rules::no_kinds},
+    FaultKind{.name = "host.other_host",
+              .family = "host",
+              .action = Action::kMisreportHost,
+              .visibility = Visibility::kVisible,
+              .severity = Severity::kData,
+              .summary = "one actor runs on another host",
+              .effect = "Its host name, or its boot id, is another.",
+              .moment =
+                  "host.query for the one or the other in the preflight, of an actor other than "
+                  "rank 0.",
+              .legal = kRefusedUntouched,
+              .illegal = "A handle that is sent to a host on which it means nothing.",
+              .proof = "The preflight names the host.",
+              .worlds = "sim",
+              .counterpart = "A placement that spreads a tensor-parallel group over two nodes.",
+              .arguments = {},
+              .variants = rules::no_arguments,
+              .applies = rules::on_host_names,
+              .demand = rules::must_fail,
+              .kinds = rules::mismatch_alone},
+    FaultKind{
+        .name = "host.visible_devices",
+        .family = "host",
+        .action = Action::kMisreportHost,
+        .visibility = Visibility::kVisible,
+        .severity = Severity::kData,
+        .summary = "an actor sees more than one device",
+        .effect = "CUDA_VISIBLE_DEVICES lists two devices.",
+        .moment = "host.query for the environment in the preflight, of an actor.",
+        .legal = kRefusedUntouched,
+        .illegal = "A guess which of them is the actor's.",
+        .proof = "The preflight names the count.",
+        .worlds = "sim",
+        .counterpart =
+            "A launcher that sets no device per rank (reported in vllm-project/vime#144: local "
+            "numbers read as absolute ones).",
+        .arguments = {},
+        .variants = rules::no_arguments,
+        .applies = rules::on_host_environment,
+        .demand = rules::must_fail,
+        .kinds = rules::mismatch_alone},
+    FaultKind{.name = "host.query_fails",
+              .family = "host",
+              .action = Action::kMisreportHost,
+              .visibility = Visibility::kVisible,
+              .severity = Severity::kRefusal,
+              .summary = "the system does not tell an actor where it runs",
+              .effect = "The query for the host name, or the boot id, throws kIo.",
+              .moment = "host.query for the one or the other in the preflight, of an actor.",
+              .legal = kRefusedUntouched,
+              .illegal = "A publication without the check.",
+              .proof = "The twin's query is missing from the trace.",
+              .worlds = "sim",
+              .counterpart = "A sandbox that hides /proc/sys/kernel/random/boot_id.",
+              .arguments = {},
+              .variants = rules::no_arguments,
+              .applies = rules::on_any_host_names,
+              .demand = rules::must_fail,
+              .kinds = rules::io_alone},
+    FaultKind{.name = "host.no_entropy",
+              .family = "host",
+              .action = Action::kRefuseEntropy,
+              .visibility = Visibility::kVisible,
+              .severity = Severity::kRefusal,
+              .summary = "the system gives no random bytes for a publication id",
+              .effect = "The call throws kIo.",
+              .moment = "random.fill of rank 0.",
+              .legal = kRefusedUntouched,
+              .illegal = "An id that is used twice, or is not random.",
+              .proof = "The twin's call is missing from the trace.",
+              .worlds = "sim",
+              .counterpart = "A sandbox that refuses getrandom.",
+              .arguments = {},
+              .variants = rules::no_arguments,
+              .applies = rules::on_entropy,
+              .demand = rules::must_fail,
+              .kinds = rules::io_alone},
+};
+
+}  // namespace tpsync::faults::rows

@@ -84,16 +84,8 @@ conformance::WorldSpec world_of(model::ModelConfig config, std::uint64_t bucket_
 
 // Many small tensors, so that what a command costs is not what its copies cost.
 model::ModelConfig small_tensors() {
-  model::ModelConfig config;
-  config.model_type = "qwen3_moe";
-  config.num_hidden_layers = 1;
+  model::ModelConfig config = conformance::tiny_tp4();
   config.num_experts = 32;
-  config.hidden_size = 8;
-  config.moe_intermediate_size = 8;
-  config.vocab_size = 16;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 2;
-  config.head_dim = 4;
   return config;
 }
 

@@ -179,7 +179,7 @@ BenchActor::BenchActor(const WorldFolder& folder, const conformance::WrittenWorl
                                 .recorder = *recorder_,
                                 .content = hardware_->content()};
   ports.join_control = [this] { return groups_.control(); };
-  ports.join_shards = [this] { return groups_.shards(); };
+  ports.join_shards = [this] { return groups_.shards(hardware_->device()); };
   ports.runtime = [&folder](std::int64_t version) { return runtime_request(folder, version); };
   actor_ = std::make_unique<conformance::Actor>(written.spec, std::move(ports));
   expect(actor_->start_engine());

@@ -158,6 +158,15 @@ class Usage(Folder):
         tracked = run("run", "--phantom", "--bucket-bytes", "1099511627776")
         self.assertEqual(tracked.returncode, 0, tracked.stderr)
 
+    def test_how_weights_move_and_are_stored_may_be_chosen(self):
+        flags = ("--tp", "2", "--gather", "copies", "--no-overlap", "--separate-experts", "--fp32")
+        result = run("run", "publish.once", *flags)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for flag in ("--gather copies", "--no-overlap", "--separate-experts", "--fp32"):
+            self.assertIn(flag, result.stderr.splitlines()[0])
+        self.refused("run", "--gather", "carrier-pigeon", names=("--gather", "copies"))
+        self.refused("run", "--phantom", "--fp32", names="--fp32")
+
     def test_a_refusal_names_the_flag_that_is_wrong(self):
         heads = self.tiny_with("h8kv8.json", num_attention_heads=8, num_key_value_heads=8,
                                num_experts=16, moe_intermediate_size=16)
@@ -515,7 +524,8 @@ class Replay(Folder):
                  "deviations": ([[1]], [[0.5, 1]], [[0, -1]], [1], {}),
                  "phantom": (1, "yes"),
                  "stored": ("int64", 1),
-                 "actor_uuids": ("x", ["a", "b"], [1])}
+                 "actor_uuids": ("x", ["a", "b"], [1]),
+                 "lane_bytes": (-1, 7, 8, 1.5)}
         for field, values in wrong.items():
             for value in values:
                 refused = self.replay({**recorded, field: value})

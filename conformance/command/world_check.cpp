@@ -93,6 +93,8 @@ void check_sizes(const WorldSpec& spec, const model::CanonicalPlan& plan, bool o
   check_at_most("kv_cache_bytes", spec.kv_cache_bytes,
                 limited ? kBuffersMaxBytes / devices : kOtherMaxBytes);
   check_at_most("device_bytes", spec.device_bytes, 16 * kOtherMaxBytes);
+  if (spec.lane_bytes % 8 != 0) refuse_world("lane_bytes", "must be a multiple of 8");
+  if (spec.lane_bytes != 0 && !on_gpus) refuse_world("lane_bytes", "must be 0 but on GPUs");
 }
 
 }  // namespace

@@ -18,9 +18,9 @@ inline constexpr std::uint64_t kTrackedModelMaxBytes = 8 * 1024 * kGiB;
 
 // Throws InvalidInput. The subject is the field of a replay file (tp, actors, bucket_bytes,
 // headroom_bytes, kv_cache_bytes, device_bytes, control_timeout_ns, the kCommandTimeouts,
-// base_version, actor_uuids, stored, model), or, for a model that cannot be split over tp ranks,
-// "tp" with the model's field in the detail. On GPUs sizes are bounded by their memory alone, which
-// a publication's preflight looks at.
+// base_version, actor_uuids, stored, lane_bytes, model), or, for a model that cannot be split over
+// tp ranks, "tp" with the model's field in the detail. On GPUs sizes are bounded by their memory
+// alone, which a publication's preflight looks at.
 void check_world(const WorldSpec& spec, bool on_gpus = false);
 
 }  // namespace tpsync::conformance

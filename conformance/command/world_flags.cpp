@@ -47,20 +47,6 @@ void WorldFlags::add_to(CLI::App& app) {
   app.add_flag("--phantom", phantom, "Track extents and content tags instead of bytes");
 }
 
-model::ModelConfig tiny_tp4() {
-  model::ModelConfig config;
-  config.model_type = "qwen3_moe";
-  config.num_hidden_layers = 1;
-  config.num_experts = 4;
-  config.hidden_size = 8;
-  config.moe_intermediate_size = 8;
-  config.vocab_size = 16;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 2;
-  config.head_dim = 4;
-  return config;
-}
-
 model::ModelConfig load_config_or_refuse(const std::string& path) {
   try {
     return model::load_model_config(path);

@@ -44,9 +44,6 @@ struct WorldFlags {
   std::string text(const WorldSpec& spec) const;
 };
 
-// The model of worlds without --config: 1 layer, 4 experts, 4 heads over 2 KV heads, hidden 8.
-model::ModelConfig tiny_tp4();
-
 // A path that is a file or a directory with a config.json; UsageError with the loader's own line.
 model::ModelConfig load_config_or_refuse(const std::string& path);
 

@@ -31,20 +31,6 @@ std::string test_runtime() {
   return std::filesystem::exists(beside) ? beside.string() : TPSYNC_TEST_RUNTIME;
 }
 
-model::ModelConfig tiny() {
-  model::ModelConfig config;
-  config.model_type = "qwen3_moe";
-  config.num_hidden_layers = 1;
-  config.num_experts = 4;
-  config.hidden_size = 8;
-  config.moe_intermediate_size = 8;
-  config.vocab_size = 16;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 2;
-  config.head_dim = 4;
-  return config;
-}
-
 TEST(EnduranceOnGpus, AThousandPublicationsLeaveGpusAndProcessesWithWhatTheyHadAfterTheTenth) {
   std::vector<std::string> uuids;
   try {
@@ -55,7 +41,7 @@ TEST(EnduranceOnGpus, AThousandPublicationsLeaveGpusAndProcessesWithWhatTheyHadA
   if (uuids.size() < kRanks) {
     GTEST_SKIP() << fmt::format("{} GPUs are there, {} are needed", uuids.size(), kRanks);
   }
-  WorldSpec spec = small_world(tiny(), kRanks);
+  WorldSpec spec = small_world(tiny_tp4(), kRanks);
   spec.gather = Gather::kCopies;
   const Endured endured = endure({.options = {.runtime_program = test_runtime(), .gpus = uuids},
                                   .spec = spec,

@@ -75,7 +75,7 @@ int run_actor(const ActorSetting& setting, int rank, std::int64_t parent) {
                      .recorder = seams.recorder(),
                      .content = hardware->content()};
     ports.join_control = [&] { return seams.group(groups.control(), 2 * controls++ + 1); };
-    ports.join_shards = [&] { return seams.group(groups.shards(), 2 * shards++); };
+    ports.join_shards = [&] { return seams.group(groups.shards(*device), 2 * shards++); };
     ports.runtime = [&](std::int64_t version) {
       SpawnRequest request;
       request.program = setting.runtime_program;

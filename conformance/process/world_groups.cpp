@@ -16,11 +16,11 @@ std::unique_ptr<collective::ControlGroup> WorldGroups::control() {
   return open_lane(std::move(group), world_, words_, deadline()).group;
 }
 
-std::unique_ptr<collective::ShardGroup> WorldGroups::shards() {
+std::unique_ptr<collective::ShardGroup> WorldGroups::shards(device::Device& device) {
   const auto meeting = meet("shards", shards_++);
   if (spec_.gather == Gather::kCopies) {
-    return std::make_unique<collective::PeerCopyShardGroup>(*meeting, hardware_.device(), words_,
-                                                            world_, deadline());
+    return std::make_unique<collective::PeerCopyShardGroup>(*meeting, device, words_, world_,
+                                                            deadline());
   }
   return hardware_.join_shards(*meeting, world_, deadline());
 }

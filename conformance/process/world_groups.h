@@ -28,7 +28,8 @@ class WorldGroups {
   // Collective among the world's actors: each call meets under the next name. Throw what the
   // groups' constructors throw, and what open_lane throws.
   std::unique_ptr<collective::ControlGroup> control();
-  std::unique_ptr<collective::ShardGroup> shards();
+  // `device` is the actor's, with whatever decorates it: copies between actors go over it.
+  std::unique_ptr<collective::ShardGroup> shards(device::Device& device);
 
  private:
   std::unique_ptr<collective::GlooControlGroup> meet(const std::string& name, std::uint64_t number);

@@ -10,6 +10,20 @@ std::string device_uuid(int index) {
   return fmt::format("5117d0e5-0000-4000-8000-{:012x}", index + 1);
 }
 
+model::ModelConfig tiny_tp4() {
+  model::ModelConfig config;
+  config.model_type = "qwen3_moe";
+  config.num_hidden_layers = 1;
+  config.num_experts = 4;
+  config.hidden_size = 8;
+  config.moe_intermediate_size = 8;
+  config.vocab_size = 16;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  config.head_dim = 4;
+  return config;
+}
+
 WorldSpec small_world(model::ModelConfig config, int tp) {
   WorldSpec spec;
   spec.config = std::move(config);

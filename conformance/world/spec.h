@@ -72,6 +72,8 @@ inline constexpr const char* kTestVersion = "tpsync-test";
 // The UUID of the device with this index, from 0.
 std::string device_uuid(int index);
 
+// The model of worlds that name none: 1 layer, 4 experts, 4 heads over 2 KV heads, hidden 8.
+model::ModelConfig tiny_tp4();
 // tiny-tp4 or another small model with a bucket of 1 KiB, short timeouts, content digest on.
 WorldSpec small_world(model::ModelConfig config, int tp);
 // The timeouts of a spec by their names in files.

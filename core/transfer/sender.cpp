@@ -1,6 +1,7 @@
 #include "tpsync/transfer/sender.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "tpsync/base/dtype.h"
 #include "tpsync/transfer/chunk_layout.h"
@@ -10,12 +11,12 @@ namespace tpsync::transfer {
 
 namespace {
 
-constexpr const char* kMaterialize = "native-materialize-";
-constexpr const char* kTransfer = "native-transfer-";
+constexpr std::string_view kMaterialize = "native-materialize-";
+constexpr std::string_view kTransfer = "native-transfer-";
 
 // Of an error that the agreement at another phase's gate is to report.
-void name_phase(std::optional<ErrorRecord>& error, const std::string& phase, std::uint64_t chunk) {
-  if (error && error->phase.empty()) error->phase = phase + std::to_string(chunk);
+void name_phase(std::optional<ErrorRecord>& error, std::string_view phase, std::uint64_t chunk) {
+  if (error && error->phase.empty()) error->phase = std::string(phase) + std::to_string(chunk);
 }
 
 }  // namespace
@@ -172,7 +173,8 @@ std::optional<ErrorRecord> Sender::prepare(std::uint64_t chunk, std::uint64_t gr
     return std::nullopt;
   } catch (const std::exception& e) {
     std::optional<ErrorRecord> error = record_of(e);
-    error->phase = kMaterialize + std::to_string(chunk);
+    error->phase.clear();
+    name_phase(error, kMaterialize, chunk);
     return error;
   }
 }

@@ -19,7 +19,7 @@ using collective::GatherPart;
 using collective::ShardGroup;
 
 constexpr std::int64_t kRounds = 21;
-constexpr std::uint64_t kLargest = 1024 * kMiB;
+constexpr std::uint64_t kLargest = 4096 * kMiB;
 constexpr std::uint64_t kStop = ~std::uint64_t{0};
 
 enum class Way : std::uint64_t { kNccl, kNcclUneven, kCopies, kCopiesUneven };

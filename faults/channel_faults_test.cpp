@@ -209,6 +209,18 @@ TEST(ChannelFaults, AFieldThatNobodyKnowsIsIgnoredByTheReader) {
   EXPECT_GT(sender.wire.written.size(), framed(body_of(reply(1))).size());
 }
 
+TEST(ChannelFaults, TwoFieldsThatNobodyKnowsHaveTwoNames) {
+  Sender first("channel.extra_field");
+  first.send(body_of(reply(1)));
+  const ByteView once = ByteView(first.wire.written).subspan(wire::kFrameHeadBytes);
+  Sender second("channel.extra_field");
+  second.send(ByteBuffer(once.begin(), once.end()));
+  EXPECT_TRUE(second.victim.took_effect());
+  const ByteView twice = ByteView(second.wire.written).subspan(wire::kFrameHeadBytes);
+  EXPECT_GT(twice.size(), once.size());
+  EXPECT_TRUE(wire::decode_response(twice, 1, kPhase, wire::Peer::kWorker).ok);
+}
+
 TEST(ChannelFaults, AnErrorReplySaysThatTheWorkFailed) {
   Sender sender("channel.error_reply");
   sender.send(body_of(reply(1)));

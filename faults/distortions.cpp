@@ -28,13 +28,15 @@ void append_text(ByteBuffer& out, std::string_view text) {
   for (const char c : text) out.push_back(static_cast<std::byte>(c));
 }
 
-// One more field at the end of the map.
+// One more field at the end of the map, named by the number of fields: altered twice, a message has
+// two fields that nobody knows, and none twice.
 std::optional<ByteBuffer> with_extra_field(ByteView body) {
   if (body.empty()) return std::nullopt;
   const auto head = std::to_integer<unsigned>(body.front());
   ByteBuffer out;
+  unsigned count = 0;
   if ((head & 0xf0U) == kShortMap) {
-    const unsigned count = (head & kShortMapMax) + 1;
+    count = (head & kShortMapMax) + 1;
     if (count <= kShortMapMax) {
       out.push_back(static_cast<std::byte>(kShortMap | count));
     } else {
@@ -43,11 +45,12 @@ std::optional<ByteBuffer> with_extra_field(ByteView body) {
     std::copy(body.begin() + 1, body.end(), std::back_inserter(out));
   } else if (head == kMap16 && body.size() > 2 && body[2] != std::byte{0xff}) {
     out.assign(body.begin(), body.end());
-    out[2] = static_cast<std::byte>(std::to_integer<unsigned>(out[2]) + 1);
+    count = std::to_integer<unsigned>(out[2]) + 1;
+    out[2] = static_cast<std::byte>(count);
   } else {
     return std::nullopt;
   }
-  append_text(out, kUnknownField);
+  append_text(out, std::string(kUnknownField) + std::to_string(count));
   append_text(out, kUnknownValue);
   return out;
 }

@@ -12,7 +12,9 @@ namespace tpsync::faults {
 namespace {
 
 constexpr Duration kStall = std::chrono::seconds(3);
+// 2 s in all, however many operations a narrow pipe takes: below every deadline.
 constexpr Duration kSlowness = std::chrono::milliseconds(5);
+constexpr int kSlowOperations = 400;
 
 std::string_view argument(const Fault& fault, std::string_view name) {
   const auto found = fault.arguments.find(std::string(name));
@@ -217,8 +219,11 @@ void ProcessFaults::disturb(std::string_view op) noexcept {
     ports_.control.exit_self(argument(*exit, kStatus) == "0" ? 0 : 1);
   }
   if (fire(Action::kStall, op) != nullptr) sleep(kStall);
-  if (fire(Action::kSlow, op) != nullptr) is_slow_ = true;
-  if (is_slow_ && active()) sleep(kSlowness);
+  if (fire(Action::kSlow, op) != nullptr) slow_operations_left_ = kSlowOperations;
+  if (slow_operations_left_ > 0 && active()) {
+    --slow_operations_left_;
+    sleep(kSlowness);
+  }
 }
 
 }  // namespace tpsync::faults

@@ -188,7 +188,7 @@ class ProcessFaults {
   std::unique_ptr<LateStreams> late_;
   device::Device* plain_device_ = nullptr;
   bool disturbs_processes_ = false;  // a fault that may strike at any operation is among them
-  std::atomic<bool> is_slow_{false};
+  std::atomic<int> slow_operations_left_{0};
   // Of own moments; those of engines begin anew with each phase and chunk.
   std::map<std::string, std::uint64_t, std::less<>> counts_;
   std::string counted_phase_;

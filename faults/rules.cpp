@@ -199,7 +199,9 @@ bool on_bytes(const Operation& o, const Arguments&) {
   return o.op == "control.gather" || (o.op == "control.broadcast" && o.rank > 0);
 }
 
-bool on_gathered(const Operation& o, const Arguments&) { return o.digested && o.ends_gather; }
+bool on_gathered(const Operation& o, const Arguments&) {
+  return o.digested && o.op == "shard.wait" && o.ends_gather;
+}
 
 bool on_handle_gather(const Operation& o, const Arguments& arguments) {
   if (o.op != "control.gather") return false;

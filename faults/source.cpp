@@ -57,7 +57,8 @@ class FaultPass final : public transfer::WeightPass {
     if (!is_distorted("weights.digest_sums")) return inner_->digest_sums();
     const auto sums = inner_->digest_sums();
     sums_.assign(sums.begin(), sums.end());
-    if (!sums_.empty()) ++sums_.front();
+    // By another amount than receipt.digest alters a receipt, or the two would agree.
+    if (!sums_.empty()) sums_.front() += 2;
     return sums_;
   }
 

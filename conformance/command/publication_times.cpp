@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "conformance/command/output.h"
@@ -47,12 +49,13 @@ class RoundReader {
     std::int64_t begin = 0;
     std::int64_t phase_begin = 0;
     std::vector<PhaseTime> phases;
-    std::optional<std::size_t> phase;  // the current one
+    std::optional<std::size_t> phase;            // the current one
+    std::map<std::string, std::uint64_t> index;  // of each phase, when it was entered last
   };
 
   void take(const sim::Event& event) {
     if (is(event, Record::kCallBegin)) {
-      open_ = OpenCall{static_cast<Call>(event.a), event.time, event.time, {}, std::nullopt};
+      open_ = OpenCall{static_cast<Call>(event.a), event.time, event.time, {}, std::nullopt, {}};
       last_end_ = event.time;
     } else if (is(event, Record::kCallEnd) && open_) {
       close(std::min(last_end_, event.time), true, &event);
@@ -60,12 +63,13 @@ class RoundReader {
       last_end_ = std::max({last_end_, event.time, event.end});
       const bool phase_entered = event.kind == static_cast<std::uint16_t>(sim::EventKind::kLog) &&
                                  event.c == static_cast<std::uint64_t>(LogEvent::kPhaseEntered);
-      if (phase_entered && open_) enter(trace_.texts.at(event.text), event.time);
+      if (phase_entered && open_) enter(trace_.texts.at(event.text), event.a, event.time);
     }
   }
 
-  void enter(std::string_view phase, std::int64_t time) {
+  void enter(std::string_view phase, std::uint64_t index, std::int64_t time) {
     OpenCall& call = *open_;
+    const bool elsewhere = call.phase && call.phases[*call.phase].phase != phase;
     // What comes before the first phase is its preparation.
     if (call.phase) end_phase(time);
     auto found = std::find_if(call.phases.begin(), call.phases.end(),
@@ -73,7 +77,11 @@ class RoundReader {
     if (found == call.phases.end()) {
       found = call.phases.insert(found, PhaseTime{std::string(phase), 0, 0});
     }
-    ++found->count;
+    // A transfer is gone back to after the gather beside it.
+    const auto [last, fresh] = call.index.emplace(phase, index);
+    const bool returns = !fresh && elsewhere && last->second == index;
+    last->second = index;
+    found->count += returns ? 0 : 1;
     call.phase = static_cast<std::size_t>(found - call.phases.begin());
   }
 

@@ -170,8 +170,9 @@ std::vector<WorkerPool::Reply> WorkerPool::call(wire::Command command, std::int6
       if (parent_.read_some(std::span(&byte, 1), deadline) == 0) {
         throw_broken(ErrorKind::kEndOfFile, name_of(command), "the parent closed the connection");
       }
-      throw_violation(ErrorKind::kProtocol, name_of(command),
-                      "the parent sent more while this command was in flight");
+      // Broken whatever the command was: workers are still at it, and what was read is lost.
+      throw_broken(ErrorKind::kProtocol, name_of(command),
+                   "the parent sent more while this command was in flight");
     }
     if (ready > ranks.size()) {
       for (const std::size_t rank : ranks) {

@@ -203,11 +203,11 @@ TEST_F(WorkerPoolTest, AParentThatClosesEndsTheWaitAtOnce) {
   EXPECT_EQ(world_.clock.now(), begin);
 }
 
-TEST_F(WorkerPoolTest, AParentThatSendsMoreBreaksTheProtocol) {
+TEST_F(WorkerPoolTest, AParentThatSendsMoreBreaksTheRuntimeWhateverTheCommand) {
   answers_[2] = [this](Peer&, const wire::RequestHead&) { parent_peer_->send(as_view("x")); };
   const ErrorRecord record = failure_of([&] { call(); });
   EXPECT_EQ(record.kind, ErrorKind::kProtocol);
-  EXPECT_EQ(record.remedy, Remedy::kFixPeer);
+  EXPECT_EQ(record.remedy, Remedy::kRebuildRuntime);
 }
 
 TEST_F(WorkerPoolTest, WorkersThatLeaveWhenTheirChannelsCloseAreNotKilled) {

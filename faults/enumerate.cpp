@@ -116,16 +116,19 @@ void add_own_moments(std::vector<Operation>& operations) {
 
 std::vector<Pair> enumerate(const std::vector<Operation>& operations) {
   std::vector<Pair> pairs;
+  std::vector<std::vector<Arguments>> variants;  // by kind, made once: there are many operations
+  for (const FaultKind& kind : catalogue()) variants.push_back(kind.variants());
   for (std::size_t i = 0; i < operations.size(); ++i) {
     const Operation& operation = operations[i];
-    for (const FaultKind& kind : catalogue()) {
+    for (std::size_t k = 0; k < variants.size(); ++k) {
+      const FaultKind& kind = catalogue()[k];
       if (kind.is_tried != nullptr && !kind.is_tried(operation)) continue;
-      for (Arguments& arguments : kind.variants()) {
+      for (const Arguments& arguments : variants[k]) {
         if (!kind.applies(operation, arguments)) continue;
         Pair& pair = pairs.emplace_back();
         pair.operation = i;
         pair.kind = &kind;
-        pair.fault = {std::string(kind.name), moment_of(operation), std::move(arguments)};
+        pair.fault = {std::string(kind.name), moment_of(operation), arguments};
         pair.demand = kind.demand(operation);
         pair.kinds = kind.kinds(operation);
       }

@@ -237,10 +237,10 @@ TEST(PairsOfFaults, OfOneRankBreakNoInvariantInOneOfManyShards) {
   SimRunner runner;
   const WorldSpec spec = tiny(1);
   ExploreOptions options;
-  options.shard_count = 97;
+  options.shard_count = 397;
   const ExploreReport report = explore_pairs(runner, spec, options);
   EXPECT_GT(report.runs, 100u);
-  EXPECT_GT(report.pairs, 90 * report.runs);
+  EXPECT_GT(report.pairs, 300 * report.runs);
   EXPECT_EQ(report.violations, 0u);
   for (const Finding& finding : report.findings) ADD_FAILURE() << finding.what;
 }
@@ -249,12 +249,12 @@ TEST(PairsOfFaults, AddUpFromTheirShards) {
   SimRunner runner;
   const WorldSpec spec = tiny(1);
   ExploreOptions options;
-  options.shard_count = 50;
+  options.shard_count = 500;
   const ExploreReport whole = explore_pairs(runner, spec, options);
   ExploreOptions half = options;
-  half.shard_count = 100;
+  half.shard_count = 1000;
   ExploreReport sum = explore_pairs(runner, spec, half);
-  half.shard_index = 50;
+  half.shard_index = 500;
   merge(sum, explore_pairs(runner, spec, half));
   EXPECT_EQ(sum.runs, whole.runs);
   EXPECT_EQ(sum.equal, whole.equal);

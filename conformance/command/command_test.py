@@ -166,6 +166,7 @@ class Usage(Folder):
             self.assertIn(flag, result.stderr.splitlines()[0])
         self.refused("run", "--gather", "carrier-pigeon", names=("--gather", "copies"))
         self.refused("run", "--phantom", "--fp32", names="--fp32")
+        self.refused("run", "--at-most", "3", names=("--at-most", "simulated"))
 
     def test_a_refusal_names_the_flag_that_is_wrong(self):
         heads = self.tiny_with("h8kv8.json", num_attention_heads=8, num_key_value_heads=8,

@@ -314,19 +314,18 @@ std::vector<std::int64_t> read_integers(Reader& in, const Path& path) {
 }
 
 void write_packed(Writer& out, std::span<const DigestPart> parts) {
-  ByteBuffer packed;
-  packed.reserve(parts.size() * kPackedPartBytesUsual);
+  PackedWriter packed(parts.size() * kPackedPartBytesUsual);
   std::uint64_t previous = 0;
   for (const DigestPart& part : parts) {
-    append_varint(packed, zigzag(part.tensor - previous));
-    append_varint(packed, part.row0);
-    append_varint(packed, part.row1 - part.row0);
-    append_varint(packed, part.col0);
-    append_varint(packed, part.col1 - part.col0);
-    append_word(packed, part.sum);
+    packed.varint(zigzag(part.tensor - previous));
+    packed.varint(part.row0);
+    packed.varint(part.row1 - part.row0);
+    packed.varint(part.col0);
+    packed.varint(part.col1 - part.col0);
+    packed.word(part.sum);
     previous = part.tensor;
   }
-  out.bytes(packed);
+  out.bytes(packed.bytes());
 }
 
 std::vector<DigestPart> read_packed_parts(Reader& in, const Path& path) {
@@ -349,14 +348,13 @@ std::vector<DigestPart> read_packed_parts(Reader& in, const Path& path) {
 }
 
 void write_packed(Writer& out, const ExpectedDigest& digest) {
-  ByteBuffer packed;
-  packed.reserve(digest.tensors.size() * kPackedPartBytesUsual);
+  PackedWriter packed(digest.tensors.size() * kPackedPartBytesUsual);
   for (const ExpectedDigest::Tensor& tensor : digest.tensors) {
-    append_varint(packed, tensor.rows);
-    append_varint(packed, tensor.cols);
-    append_word(packed, tensor.sum);
+    packed.varint(tensor.rows);
+    packed.varint(tensor.cols);
+    packed.word(tensor.sum);
   }
-  out.bytes(packed);
+  out.bytes(packed.bytes());
 }
 
 ExpectedDigest read_packed_digest(Reader& in, const Path& path) {
@@ -374,14 +372,13 @@ ExpectedDigest read_packed_digest(Reader& in, const Path& path) {
 }
 
 void write_packed_bounds(Writer& out, const SourceLayout& layout) {
-  ByteBuffer packed;
-  packed.reserve(2 * layout.row_bounds.size());
+  PackedWriter packed(2 * layout.row_bounds.size());
   std::uint64_t previous = 0;
   for (const std::uint64_t bound : layout.row_bounds) {
-    append_varint(packed, zigzag(bound - previous));
+    packed.varint(zigzag(bound - previous));
     previous = bound;
   }
-  out.bytes(packed);
+  out.bytes(packed.bytes());
 }
 
 std::vector<std::uint64_t> read_packed_bounds(Reader& in, const Path& path) {

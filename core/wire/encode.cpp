@@ -340,11 +340,10 @@ void encode_error(const std::optional<ErrorRecord>& error, ByteBuffer& out) {
 }
 
 void encode_sums(std::span<const std::uint64_t> sums, ByteBuffer& out) {
-  ByteBuffer packed;
-  packed.reserve(8 * sums.size());
-  for (const std::uint64_t sum : sums) append_word(packed, sum);
+  PackedWriter packed(8 * sums.size());
+  for (const std::uint64_t sum : sums) packed.word(sum);
   Writer writer(out);
-  writer.bytes(packed);
+  writer.bytes(packed.bytes());
 }
 
 }  // namespace tpsync::wire

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <string_view>
 #include <tuple>
 
@@ -179,18 +180,38 @@ void refuse_overlap(std::span<const Part> parts) {
   }
 }
 
-// Brings the parts of each tensor together, by counting. Returns where those of each tensor begin,
-// and their end.
-std::vector<std::size_t> sort_by_tensor(std::vector<Part>& parts, std::size_t tensors) {
-  std::vector<std::size_t> first_of(tensors + 1, 0);
-  for (const Part& part : parts) ++first_of[part.part->tensor + 1];
-  for (std::size_t t = 0; t < tensors; ++t) first_of[t + 1] += first_of[t];
-  std::vector<std::size_t> next(first_of.begin(), first_of.end() - 1);
-  std::vector<Part> sorted(parts.size());
-  for (const Part& part : parts) sorted[next[part.part->tensor]++] = part;
-  parts = std::move(sorted);
-  return first_of;
-}
+// The parts of one receipt by tensor, each tensor once, from the first on.
+class PartsByTensor {
+ public:
+  PartsByTensor(const WorkerReceipt& receipt, std::size_t number)
+      : digest_(receipt.digest), number_(number) {
+    const auto by_tensor = [](const DigestPart& a, const DigestPart& b) {
+      return a.tensor < b.tensor;
+    };
+    if (std::is_sorted(digest_.begin(), digest_.end(), by_tensor)) return;  // as workers send it
+    order_.resize(digest_.size());
+    std::iota(order_.begin(), order_.end(), 0);
+    std::stable_sort(order_.begin(), order_.end(), [this](std::size_t a, std::size_t b) {
+      return digest_[a].tensor < digest_[b].tensor;
+    });
+  }
+
+  // Adds those of this tensor that are not empty.
+  void take(std::uint64_t tensor, std::vector<Part>& parts) {
+    for (; next_ < digest_.size(); ++next_) {
+      const std::size_t index = order_.empty() ? next_ : order_[next_];
+      if (digest_[index].tensor != tensor) return;
+      const Part part{&digest_[index], number_, index};
+      if (!part.empty()) parts.push_back(part);
+    }
+  }
+
+ private:
+  std::span<const DigestPart> digest_;
+  std::size_t number_;
+  std::vector<std::size_t> order_;  // empty: as they come
+  std::size_t next_ = 0;
+};
 
 // `parts` are those of one tensor, sorted, not empty ones; equal ranges stand side by side.
 void validate_tensor_digest(std::uint64_t index, const ExpectedDigest::Tensor& tensor,
@@ -239,27 +260,24 @@ void validate_digest(const PublicationHeader& header, std::span<const WorkerRece
              fmt::format("has {} entries, the manifest has {} tensors", digest.tensors.size(),
                          header.expected_manifest.tensor_count));
   }
-  std::size_t total = 0;
-  for (const WorkerReceipt& receipt : receipts) total += receipt.digest.size();
-  std::vector<Part> parts;
-  parts.reserve(total);
+  std::vector<PartsByTensor> sorted;
+  sorted.reserve(receipts.size());
   for (std::size_t r = 0; r < receipts.size(); ++r) {
     for (std::size_t i = 0; i < receipts[r].digest.size(); ++i) {
-      const Part part{&receipts[r].digest[i], r, i};
-      check_bounds(part, digest);
-      if (!part.empty()) parts.push_back(part);
+      check_bounds({&receipts[r].digest[i], r, i}, digest);
     }
+    sorted.emplace_back(receipts[r], r);
   }
   const auto in_order = [](const Part& a, const Part& b) { return a.key() < b.key(); };
-  const std::vector<std::size_t> first_of = sort_by_tensor(parts, digest.tensors.size());
+  std::vector<Part> parts;
   std::vector<Part> distinct;
   for (std::size_t t = 0; t < digest.tensors.size(); ++t) {
-    const std::span<Part> own =
-        std::span(parts).subspan(first_of[t], first_of[t + 1] - first_of[t]);
-    if (!std::is_sorted(own.begin(), own.end(), in_order)) {
-      std::sort(own.begin(), own.end(), in_order);
+    parts.clear();
+    for (PartsByTensor& receipt : sorted) receipt.take(t, parts);
+    if (!std::is_sorted(parts.begin(), parts.end(), in_order)) {
+      std::sort(parts.begin(), parts.end(), in_order);
     }
-    validate_tensor_digest(t, digest.tensors[t], own, distinct);
+    validate_tensor_digest(t, digest.tensors[t], parts, distinct);
   }
 }
 

@@ -216,17 +216,17 @@ TEST(Fields, AKeyMustBeText) {
 }
 
 TEST(PackedIntegers, RoundTripAtEveryWidth) {
-  ByteBuffer bytes;
+  PackedWriter out(0);
   std::vector<std::uint64_t> values = {0, UINT64_MAX};
   for (int bit = 0; bit < 64; ++bit) {
     values.push_back(std::uint64_t{1} << bit);
     values.push_back((std::uint64_t{1} << bit) - 1);
   }
   for (const std::uint64_t value : values) {
-    append_varint(bytes, value);
-    append_word(bytes, value);
+    out.varint(value);
+    out.word(value);
   }
-  PackedReader in(bytes, kRoot);
+  PackedReader in(out.bytes(), kRoot);
   for (const std::uint64_t value : values) {
     EXPECT_EQ(in.varint(), value);
     EXPECT_EQ(in.word(), value);

@@ -88,20 +88,4 @@ void Writer::map(std::size_t size) {
 
 void Writer::raw(ByteView encoded) { out_.insert(out_.end(), encoded.begin(), encoded.end()); }
 
-void append_varint(ByteBuffer& out, std::uint64_t value) {
-  while (value >= 0x80) {
-    out.push_back(static_cast<std::byte>((value & 0x7f) | 0x80));
-    value >>= 7;
-  }
-  out.push_back(static_cast<std::byte>(value));
-}
-
-void append_word(ByteBuffer& out, std::uint64_t value) {
-  std::array<std::byte, 8> bytes;
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    bytes[i] = static_cast<std::byte>((value >> (8 * i)) & 0xff);
-  }
-  out.insert(out.end(), bytes.begin(), bytes.end());
-}
-
 }  // namespace tpsync::wire

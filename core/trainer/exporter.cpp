@@ -209,6 +209,7 @@ struct Exporter::Plan {
   };
   std::vector<transfer::Chunk> chunks;
   wire::Layout layout = wire::Layout::kCompact;
+  wire::Route route = wire::Route::kGather;
   bool digest = false;
   std::uint64_t buffer_bytes = 0;
   std::uint64_t slots = 1;
@@ -254,22 +255,24 @@ class Exporter::Pass final : public transfer::WeightPass {
 
 std::unique_ptr<transfer::WeightPass> Exporter::begin(const transfer::PassTarget& target) {
   if (plan_ && plan_->chunks == target.chunks && plan_->layout == target.layout &&
-      plan_->digest == target.content_digest && plan_->buffer_bytes == target.buffer_bytes &&
-      plan_->slots == target.slots) {
+      plan_->route == target.route && plan_->digest == target.content_digest &&
+      plan_->buffer_bytes == target.buffer_bytes && plan_->slots == target.slots) {
     return std::make_unique<Pass>(*this, target);
   }
   auto plan = std::make_unique<Plan>();
   plan->chunks = target.chunks;
   plan->layout = target.layout;
+  plan->route = target.route;
   plan->digest = target.content_digest;
   plan->buffer_bytes = target.buffer_bytes;
   plan->slots = target.slots;
-  TPSYNC_ASSERT(target.layout == wire::Layout::kRankMajor || target.slots == 1);
+  TPSYNC_ASSERT(target.layout == wire::Layout::kRankMajor ||
+                (target.slots == 1 && target.route == wire::Route::kGather));
   for (const transfer::Chunk& chunk : target.chunks) {
     const std::uint64_t slot =
         transfer::slot_offset(target.buffer_bytes, target.slots, plan->plans.size());
     TPSYNC_ASSERT(chunk.first + chunk.count <= records_.size());
-    const auto regions = transfer::rank_major_pieces(records_, chunk, layout_);
+    const auto regions = transfer::rank_major_pieces(records_, chunk, layout_, target.route);
     Plan::ChunkPlan& out = plan->plans.emplace_back();
     out.parts.reserve(regions.regions.size());
     for (const auto& region : regions.regions)
@@ -339,7 +342,7 @@ Exporter::Pass::Pass(Exporter& owner, const transfer::PassTarget& target)
       packing_(device::create_stream(owner.device_)),
       stream_(device::create_stream(owner.device_)) {
   device::RegionId packed = target.buffer;
-  const bool reads_peers = owner.shards_.reads_peers();
+  const bool reads_peers = target.route == wire::Route::kGather && owner.shards_.reads_peers();
   if (target.layout == wire::Layout::kCompact) {
     staging_ = device::allocate(
         owner.device_,
@@ -381,6 +384,11 @@ void Exporter::Pass::gather(std::uint64_t chunk, std::uint64_t, Deadline deadlin
                             collective::ControlGroup& watch) {
   const Plan::ChunkPlan& plan = owner_.plan_->plans[chunk];
   if (packed_count_ == chunk) pack(chunk);
+  if (target_.route == wire::Route::kReshard) {
+    owner_.device_.synchronize(packing_.id(), deadline);
+    if (target_.content_digest) add_sums(chunk);
+    return;
+  }
   owner_.shards_.wait(packing_.id(), deadline, watch);
   if (target_.content_digest) add_sums(chunk);
   const bool ahead = target_.slots == transfer::kSlotsMax;

@@ -4,8 +4,9 @@
 // missing here, and shows as a difference from the plan, which is made from the configuration by
 // other code. Rules: experts come in the fused order (all gate and up of a layer's experts, then
 // all down) whichever form they are stored in; shards are cast to the wire dtype before the gather;
-// one group of collectives per chunk; the records emitted are those of the chunks that were
-// prepared, and what bytes were packed for them is proven by the content digest alone.
+// one group of collectives per chunk, without any by the reshard route; the records emitted are
+// those of the chunks that were prepared, and what bytes were packed for them is proven by the
+// content digest alone.
 #pragma once
 
 #include <cstdint>

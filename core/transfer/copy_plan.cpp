@@ -49,15 +49,18 @@ std::vector<device::TileCopy> take_turns(const std::vector<std::vector<device::T
                                          std::uint64_t first_actor) {
   struct Part {
     std::span<const device::TileCopy> rest;
-    std::uint64_t unit = 1;  // a thousandth of it, at least
+    std::uint64_t bytes = 0;
     std::uint64_t done = 0;
+    std::uint64_t progress() const {  // in thousandths, of what a device may hold
+      constexpr std::uint64_t kUnits = 1000;
+      return done * kUnits / std::max<std::uint64_t>(bytes, 1);
+    }
   };
   std::vector<Part> parts;
   std::size_t count = 0;
   for (std::size_t i = 0; i < by_actor.size(); ++i) {
     const auto& copies = by_actor[(first_actor + i) % by_actor.size()];
-    constexpr std::uint64_t kUnits = 1000;
-    parts.push_back({copies, bytes_of(copies) / kUnits + 1, 0});
+    parts.push_back({copies, bytes_of(copies)});
     count += copies.size();
   }
   std::vector<device::TileCopy> order;
@@ -66,7 +69,7 @@ std::vector<device::TileCopy> take_turns(const std::vector<std::vector<device::T
     Part* next = nullptr;
     for (Part& part : parts) {
       if (part.rest.empty()) continue;
-      if (next == nullptr || part.done / part.unit < next->done / next->unit) next = &part;
+      if (next == nullptr || part.progress() < next->progress()) next = &part;
     }
     order.push_back(next->rest.front());
     next->done += bytes_of(next->rest.first(1));

@@ -277,6 +277,11 @@ Demand must_fail_unless_tail(const Operation& o) {
 }
 
 Demand may_fail(const Operation&) { return Demand::kEither; }
+// An actor asks only whether the mapping holds what it is about to read.
+Demand must_fail_on_worker(const Operation& o) {
+  return o.role == kActor ? Demand::kEither : Demand::kFail;
+}
+
 Demand must_fail_unless_last_message(const Operation& o) {
   const bool last = o.phase == kReleasePhase || o.phase == "release_native_ipc";
   return last ? Demand::kEither : Demand::kFail;
@@ -322,6 +327,15 @@ Kinds kinds_of_import(const Operation& o) {
   if (o.role == kActor) return {ErrorKind::kIpc};
   return {ErrorKind::kRemote};
 }
+
+// Actors open one another's buffers where weights move by copies.
+Kinds kinds_of_foreign_import(const Operation& o) {
+  if (o.role == kActor) return {ErrorKind::kMismatch};
+  return {ErrorKind::kRemote};
+}
+
+// Whoever opens the export first finds it: a worker, or an actor where weights move by copies.
+Kinds kinds_of_stale_export(const Operation&) { return {ErrorKind::kRemote, ErrorKind::kIpc}; }
 
 Kinds kinds_of_result(const Operation& o) {
   if (o.role == kWorker) return {ErrorKind::kRemote};

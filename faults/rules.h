@@ -99,6 +99,7 @@ Demand must_fail(const Operation& operation);
 Demand must_survive(const Operation& operation);
 Demand may_fail(const Operation& operation);
 Demand must_fail_unless_tail(const Operation& operation);
+Demand must_fail_on_worker(const Operation& operation);
 Demand must_fail_unless_last_message(const Operation& operation);
 
 // ---- which errors
@@ -109,6 +110,8 @@ std::vector<ErrorKind> kinds_of_stop(const Operation& operation);
 std::vector<ErrorKind> kinds_of_group(const Operation& operation);
 std::vector<ErrorKind> kinds_of_memory(const Operation& operation);
 std::vector<ErrorKind> kinds_of_import(const Operation& operation);
+std::vector<ErrorKind> kinds_of_foreign_import(const Operation& operation);
+std::vector<ErrorKind> kinds_of_stale_export(const Operation& operation);
 std::vector<ErrorKind> kinds_of_result(const Operation& operation);
 std::vector<ErrorKind> kinds_of_expert(const Operation& operation);
 std::vector<ErrorKind> kinds_of_source(const Operation& operation);

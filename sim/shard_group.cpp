@@ -253,6 +253,81 @@ void SimShardGroup::wait(device::StreamId stream_id, Deadline deadline,
   process.finish(op);
 }
 
+RecordedShardGroup::RecordedShardGroup(std::unique_ptr<collective::ShardGroup> inner,
+                                       SimProcess& process, std::uint64_t id)
+    : ForwardingShardGroup(std::move(inner)), process_(process), id_(id) {
+  const HarnessAccess harness;
+  process_.sim().record_for(&process_, EventKind::kGroupMember, id_,
+                            static_cast<std::uint64_t>(rank()), 2);
+}
+
+RecordedShardGroup::~RecordedShardGroup() { note_leave(); }
+
+template <typename Call>
+void RecordedShardGroup::finish(std::size_t op, const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    const HarnessAccess harness;
+    note_leave();
+    process_.sim().record_for(&process_, EventKind::kGroupFail, id_, sequence_,
+                              static_cast<std::uint64_t>(error.record().rank + 1), 0,
+                              static_cast<std::uint16_t>(error.kind()));
+    process_.finish(op, static_cast<std::uint16_t>(error.kind()));
+    throw;
+  }
+  const HarnessAccess harness;
+  process_.finish(op);
+}
+
+void RecordedShardGroup::all_gather(device::StreamId stream, device::RegionId buffer,
+                                    std::span<const collective::GatherPart> parts) {
+  std::uint64_t total = 0;
+  for (const collective::GatherPart& part : parts) total += part.bytes;
+  std::size_t op = 0;
+  {
+    const HarnessAccess harness;
+    op = process_.begin(Op::kShardGather, id_, sequence_, total);
+    process_.sim().record_for(&process_, EventKind::kGroupEnter, id_, sequence_,
+                              std::uint64_t{4} << 56 | total);
+  }
+  ++sequence_;
+  finish(op, [&] { inner().all_gather(stream, buffer, parts); });
+}
+
+void RecordedShardGroup::wait(device::StreamId stream, Deadline deadline,
+                              collective::ControlGroup& watch) {
+  std::size_t op = 0;
+  {
+    const HarnessAccess harness;
+    op = process_.begin(Op::kShardWait, id_, sequence_);
+  }
+  finish(op, [&] {
+    inner().wait(stream, deadline, watch);
+    const HarnessAccess harness;
+    process_.sim().record_for(&process_, EventKind::kGroupComplete, id_, sequence_);
+  });
+}
+
+void RecordedShardGroup::abort() noexcept {
+  std::optional<std::size_t> op;
+  {
+    const HarnessAccess harness;
+    op = process_.begin_quiet(Op::kShardAbort, id_);
+  }
+  note_leave();
+  inner().abort();
+  const HarnessAccess harness;
+  if (op) process_.finish(*op);
+}
+
+void RecordedShardGroup::note_leave() noexcept {
+  if (process_.dead() || std::exchange(left_, true)) return;
+  const HarnessAccess harness;
+  process_.sim().record_for(&process_, EventKind::kGroupLeave, id_,
+                            static_cast<std::uint64_t>(rank()));
+}
+
 std::vector<std::unique_ptr<collective::ShardGroup>> GroupSystem::make_shard(
     std::span<SimProcess* const> members) {
   const HarnessAccess harness;

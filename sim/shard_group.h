@@ -7,6 +7,7 @@
 
 #include "sim/groups.h"
 #include "sim/stream.h"
+#include "tpsync/collective/forwarding_groups.h"
 
 namespace tpsync::sim {
 
@@ -73,6 +74,32 @@ class SimShardGroup final : public collective::ShardGroup {
 
   std::shared_ptr<ShardHub> hub_;
   int rank_;
+};
+
+// Another shard group's calls as operations of the world: they cost time, may switch, are counted
+// and recorded as those of a simulated group. What the inner group does lies inside them.
+class RecordedShardGroup final : public collective::ForwardingShardGroup {
+ public:
+  // `id`: the same for all ranks of the group, and no other group's.
+  RecordedShardGroup(std::unique_ptr<collective::ShardGroup> inner, SimProcess& process,
+                     std::uint64_t id);
+  ~RecordedShardGroup() override;
+
+  void all_gather(device::StreamId stream, device::RegionId buffer,
+                  std::span<const collective::GatherPart> parts) override;
+  void wait(device::StreamId stream, Deadline deadline, collective::ControlGroup& watch) override;
+  void abort() noexcept override;
+
+ private:
+  // Runs the inner call as the operation that was begun; an error is recorded with it.
+  template <typename Call>
+  void finish(std::size_t op, const Call& call);
+  void note_leave() noexcept;
+
+  SimProcess& process_;
+  std::uint64_t id_;
+  std::uint64_t sequence_ = 0;
+  bool left_ = false;
 };
 
 }  // namespace tpsync::sim

@@ -243,7 +243,14 @@ class Diagnosis {
     if (error.peer_lost()) return error.rank < 0 || left_the_group(error.rank);
     // What an actor gave and workers find wrong is told by the rank that speaks to them.
     const bool found_by_workers = error.kind == "remote" && error.rank == 0;
-    if (fault.role == "actor") return error.rank == fault.rank || found_by_workers;
+    // Where weights move by copies, a peer that opens an actor's buffer tells of it, or accuses
+    // the actor that gave it.
+    const bool found_by_peers = fault.name.starts_with("ipc.") && error.rank >= 0 &&
+                                error.phase.starts_with("native-materialize") &&
+                                (error.kind == "ipc" || error.kind == "mismatch");
+    if (fault.role == "actor") {
+      return error.rank == fault.rank || found_by_workers || found_by_peers;
+    }
     // Whoever looks first finds that a worker's process is gone.
     if (error.phase == "topology-memory-preflight") return error.rank >= 0;
     return error.rank == 0;

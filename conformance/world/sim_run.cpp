@@ -10,6 +10,7 @@
 #include "conformance/world/sim_faults.h"
 #include "conformance/world/test_engine.h"
 #include "sim/sanitizers.h"
+#include "sim/shard_group.h"
 #include "sim/shared_words.h"
 #include "tpsync/collective/lane_control_group.h"
 #include "tpsync/collective/peer_copy_shard_group.h"
@@ -21,6 +22,7 @@ namespace tpsync::conformance {
 namespace {
 
 constexpr std::uint64_t kAmpleDevice = 1ULL << 44;
+constexpr std::uint64_t kGroupsByCopies = 1ULL << 32;  // above the numbers of simulated groups
 constexpr const char* kRuntimeProgram = "tpsync-test-runtime";
 constexpr const char* kWorkerProgram = "tpsync-test-worker";
 
@@ -132,6 +134,7 @@ class World {
         recorder_(world_),
         control_(spec.actors, [this] { return world_.make_control_group(actors_); }),
         meetings_(spec.actors, [this] { return world_.make_control_group(actors_); }),
+        copy_groups_(static_cast<std::size_t>(spec.actors), 0),
         shards_(spec.actors, [this] { return world_.make_shard_group(actors_); }) {
     faults_.attach(world_, recorder_);
     world_.trace().seed = spec.seed;
@@ -203,9 +206,13 @@ class World {
     if (spec_.gather == Gather::kCollective) return shards_.join(rank);
     const auto meeting = meetings_.join(rank);
     sim::SimSharedWordsFactory words(process);
-    return std::make_unique<collective::PeerCopyShardGroup>(
-        *meeting, process.device(), words, process.world(),
-        Deadline::after(process.world().clock, spec_.sync.control_timeout));
+    std::unique_ptr<collective::ShardGroup> group = std::make_unique<sim::RecordedShardGroup>(
+        std::make_unique<collective::PeerCopyShardGroup>(
+            *meeting, process.device(), words, process.world(),
+            Deadline::after(process.world().clock, spec_.sync.control_timeout)),
+        process, kGroupsByCopies + copy_groups_[static_cast<std::size_t>(rank)]++);
+    const auto& wrap = world_.hooks().wrap_shard_group;
+    return wrap ? wrap(process, std::move(group)) : std::move(group);
   }
 
   void register_runtime() {
@@ -275,6 +282,7 @@ class World {
   std::vector<sim::SimProcess*> actors_;
   Rendezvous<collective::ControlGroup> control_;
   Rendezvous<collective::ControlGroup> meetings_;  // of shard groups that are core's
+  std::vector<std::uint64_t> copy_groups_;         // that each rank has joined
   Rendezvous<collective::ShardGroup> shards_;
 };
 

@@ -182,6 +182,7 @@ class PeerCopyShardGroup::Impl {
   void publish(const Gather& gather);
   bool pull(const Gather& gather, std::size_t rank, Watch& watch);
   Opened* open(std::size_t rank, device::RegionId buffer);
+  device::ImportedRegion import_from(std::size_t rank);
   ByteBuffer handle_of(std::size_t rank);
   void close(Opened& opened) noexcept;
   template <typename Done>
@@ -370,7 +371,7 @@ PeerCopyShardGroup::Impl::Opened* PeerCopyShardGroup::Impl::open(std::size_t ran
     opened.rank = rank;
     opened.serial = serial;
     try {
-      const device::ImportedRegion imported = device_.import_region(handle_of(rank));
+      const device::ImportedRegion imported = import_from(rank);
       opened.import = device::Import(device_, imported.region);
       opened.bytes = imported.bytes;
       if (imported.device_uuid != device_uuids_[rank])
@@ -390,6 +391,16 @@ PeerCopyShardGroup::Impl::Opened* PeerCopyShardGroup::Impl::open(std::size_t ran
     found->used_with.push_back(buffer);
   }
   return &*found;
+}
+
+device::ImportedRegion PeerCopyShardGroup::Impl::import_from(std::size_t rank) {
+  try {
+    return device_.import_region(handle_of(rank));
+  } catch (const RuntimeBroken& broken) {
+    ErrorRecord record = broken.record();
+    record.detail = "the buffer of rank " + std::to_string(rank) + ": " + record.detail;
+    throw RuntimeBroken(std::move(record));
+  }
 }
 
 ByteBuffer PeerCopyShardGroup::Impl::handle_of(std::size_t rank) {

@@ -49,7 +49,8 @@ class PeerCopyShardGroup final : public ShardGroup {
   void all_gather(device::StreamId stream, device::RegionId buffer,
                   std::span<const GatherPart> parts) override;
   // Throws also PeerViolation kMismatch if a rank's list of parts differs, or its buffer lies on
-  // another device than it named or is too small; RuntimeBroken kIpc if it can't be opened.
+  // another device than it named or is too small; RuntimeBroken kIpc if it can't be opened,
+  // which names the buffer's rank in its detail.
   void wait(device::StreamId stream, Deadline deadline, ControlGroup& watch) override;
   bool reads_peers() const override { return true; }
   void attach(device::RegionId buffer, ByteView handle) override;

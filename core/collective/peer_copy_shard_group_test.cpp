@@ -320,7 +320,9 @@ TEST_F(PeerCopies, AnExportThatCannotBeOpenedIsSaidByWhoOpensIt) {
     const RegionId region = rank.prepare(kPair);
     if (rank.mine() == 1) {
       rank.device.refuses = true;
-      expect_failure(rank, region, kPair, ErrorKind::kIpc, -1);
+      const auto error = failure_of([&] { rank.gather(region, kPair, in_an_hour()); });
+      EXPECT_EQ(error.kind, ErrorKind::kIpc) << to_text(error);
+      EXPECT_EQ(error.detail.find("the buffer of rank 0: "), 0U) << to_text(error);
       rank.control.raise_alarm();
     } else {
       expect_failure(rank, region, kPair, ErrorKind::kPeerFailed, 1);

@@ -504,7 +504,7 @@ wire::ExpectedDigest IpcWeightSync::transfer_weights(const wire::PublicationHead
   sender_->open(header.device_uuids);
   apply(PublicationEvent::kChunk);
   sender_->send();
-  wire::ExpectedDigest digest = sender_->verify_source(header.expected_manifest.fingerprint);
+  wire::ExpectedDigest digest = sender_->verify_source();
   apply(PublicationEvent::kVerified);
   return digest;
 }

@@ -125,9 +125,9 @@ class Sender {
   // Collective. All chunks. Throws what the gates throw; every rank throws at the same gate.
   void send();
 
-  // Collective. Every rank's emitted manifest equals `fingerprint` and its source is exhausted.
-  // Returns the agreed content digest (empty if off).
-  wire::ExpectedDigest verify_source(const std::string& fingerprint);
+  // Collective. What every rank's source emitted are the expected tensors, all of them, and it is
+  // exhausted. Returns the agreed content digest (empty if off).
+  wire::ExpectedDigest verify_source();
 
   // Frees the buffer, which nobody may still have open; first waits until this rank's own work no
   // longer touches it, and keeps the buffer if the deadline passes or the source throws. Throws no

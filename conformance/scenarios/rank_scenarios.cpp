@@ -59,7 +59,7 @@ class FailingSource final : public transfer::WeightSource {
     if (at_.where == Where::kBegin) fail_here();
     return std::make_unique<FailingPass>(inner_.begin(target), at_);
   }
-  bool usable() const noexcept override { return inner_.usable(); }
+  bool usable(wire::Route route) const noexcept override { return inner_.usable(route); }
 
  private:
   transfer::WeightSource& inner_;

@@ -231,9 +231,9 @@ const IpcWeightSync::Plan& IpcWeightSync::plan() {
 // Throws unless the trainer holds exactly what the model's configuration says.
 void IpcWeightSync::check_source() {
   const auto& expected = plan().canonical.tensors;
-  if (!source_.usable()) {
+  if (!source_.usable(options_.route)) {
     throw_invalid(ErrorKind::kInvalidState, "weight group",
-                  "was aborted by an earlier failure; build a new one");
+                  "is missing, or was aborted by an earlier failure; build a new one");
   }
   const auto exported = source_.metadata();
   for (std::size_t t = 0; t < std::max(expected.size(), exported.size()); ++t) {

@@ -491,6 +491,15 @@ TEST(Publication, AtFourRanksKvHeadsAreReplicatedAndAllLayoutsAgree) {
   EXPECT_EQ(compact.sums, resharded.sums);
 }
 
+TEST(Exporter, WithoutAWeightGroupOnlyTheReshardRouteIsUsable) {
+  device::HostMemory memory;
+  memory.add_device("d", kDeviceBytes);
+  device::HostDevice device(memory, {.uuid = "d"});
+  const Exporter exporter(device, ActorPlace{0, 1}, {}, {});
+  EXPECT_TRUE(exporter.usable(wire::Route::kReshard));
+  EXPECT_FALSE(exporter.usable(wire::Route::kGather));
+}
+
 TEST(Publication, TheReshardRouteNeitherGathersNorLetsPeersReadItsBuffer) {
   Actors actors(config_named("tiny"), 2, {.reads_peers = true, .route = wire::Route::kReshard});
   Published result;

@@ -88,8 +88,9 @@ class WeightSource {
   // A fresh pass; at most one at a time. Allocates what it needs beside the buffer.
   virtual std::unique_ptr<WeightPass> begin(const PassTarget& target) = 0;
 
-  // False once a gather was aborted: the weight group must be rebuilt before another pass.
-  virtual bool usable() const noexcept = 0;
+  // False if no pass of this route can begin: the gather needs a weight group, and another one once
+  // a gather was aborted. The reshard route needs none.
+  virtual bool usable(wire::Route route) const noexcept = 0;
 };
 
 }  // namespace tpsync::transfer

@@ -14,6 +14,7 @@
 #include "conformance/command/commands.h"
 #include "conformance/command/integer.h"
 #include "conformance/command/output.h"
+#include "conformance/command/publication_memory.h"
 #include "conformance/command/publication_times.h"
 #include "conformance/command/publish_loop.h"
 #include "conformance/command/usage.h"
@@ -24,6 +25,7 @@
 #include "sim/trace_file.h"
 #include "tpsync/base/errors.h"
 #include "tpsync/model/plan.h"
+#include "tpsync/sync/preflight.h"
 
 namespace tpsync::conformance {
 
@@ -44,6 +46,8 @@ struct PublishFlags {
 struct Report {
   std::vector<Round> rounds;
   Transfer transfer;
+  std::vector<DeviceUse> device_uses;
+  std::uint64_t required_bytes = 0;  // of free device memory, by the preflight
   std::vector<faults::Fault> faults;
   std::set<std::size_t> applied;  // indices of faults
   ActorLog log;
@@ -174,6 +178,9 @@ std::string text_of(const Report& report) {
   for (const Round& round : report.rounds) {
     if (round.publication() != nullptr) text += "\n" + phase_table(round, report.transfer);
   }
+  if (!report.device_uses.empty()) {
+    text += "\n" + device_use_table(report.device_uses, report.required_bytes);
+  }
   if (report.faults.empty()) return text + "\n";
   text += "\n";
   for (std::size_t i = 0; i < report.faults.size(); ++i) {
@@ -247,6 +254,13 @@ nlohmann::ordered_json to_json(const Report& report, const PublishFlags& flags,
     if (round.publication() == nullptr) continue;
     json["publications"].push_back(to_json(round, report.transfer));
   }
+  json["device_memory"] = nlohmann::ordered_json::array();
+  for (const DeviceUse& use : report.device_uses) {
+    json["device_memory"].push_back({{"rank", use.rank},
+                                     {"free_bytes", use.free_bytes},
+                                     {"asked_bytes", report.required_bytes},
+                                     {"more_bytes", use.more_bytes}});
+  }
   json["faults"] = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < report.faults.size(); ++i) {
     json["faults"].push_back({{"name", report.faults[i].name},
@@ -301,12 +315,19 @@ Report run_loop(WorldRunner& runner, const PublishFlags& flags, const WorldSpec&
   report.rounds = read_rounds(runner.trace());
   report.transfer = {model::plan_canonical(spec.config).byte_count, chunk_count(spec),
                      runner.world() != "sim"};
+  if (runner.world() != "sim") report.device_uses = read_device_use(runner.trace());
+  report.required_bytes = sync::required_free_bytes(
+      spec.sync.bucket_bytes, model::plan_canonical(spec.config).largest_layer_bytes,
+      spec.sync.gpu_memory_headroom_bytes);
   report.faults = plan.faults;
   report.applied = applied_faults(runner.trace());
   report.log = run.log;
   report.judgement = run.judgement;
   report.trace_hash = sim::to_text(run.hash);
   add_verdicts(report, run, runner.trace(), "");
+  for (std::string& sentence : beyond_preflight(report.device_uses, report.required_bytes)) {
+    report.failures.push_back(std::move(sentence));
+  }
   add_expectations(report, run, spec, *flags.versions);
   if (flags.out.empty() && report.exit_code() == kExitPassed) {
     trace_text.clear();

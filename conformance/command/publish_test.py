@@ -182,6 +182,13 @@ class Publish(Case):
                     self.assertEqual([[o["version"] for o in rank] for rank in answer["ranks"]],
                                      [[1, 2]] * tp)
                     self.assertEqual((answer["failures"], answer["inconclusive"]), ([], []))
+                    # Simulated devices have a judge of their own for it.
+                    uses = answer["device_memory"]
+                    self.assertEqual([use["rank"] for use in uses],
+                                     [] if world == "sim" else list(range(tp)))
+                    for use in uses:
+                        self.assertGreaterEqual(use["more_bytes"], answer["bucket_bytes"])
+                        self.assertLessEqual(use["more_bytes"], use["asked_bytes"])
 
     def test_prints_a_line_per_publication_and_tables(self):
         for world in WORLDS:

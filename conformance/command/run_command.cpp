@@ -24,6 +24,7 @@ namespace {
 struct RunFlags {
   WorldFlags world;
   std::vector<std::string> prefixes;
+  std::optional<std::size_t> at_most;  // worlds of a batch
   bool json = false;
   std::string out;
 };
@@ -33,7 +34,8 @@ struct ScenarioResult {
   std::string verdict;  // "passed", "failed", "harness error", "not applicable"
   std::string reason;
   std::uint64_t worlds = 0;
-  std::string trace_hash;  // of all its worlds
+  std::uint64_t left_out = 0;  // worlds that --at-most did not choose
+  std::string trace_hash;      // of all its worlds
   std::vector<std::string> files;
 };
 
@@ -54,7 +56,7 @@ void write_world(ScenarioResult& result, const ScenarioContext& context,
 }
 
 ScenarioResult run_one(WorldRunner& runner, const Scenario& scenario, const WorldSpec& spec,
-                       OutFolder& folder, std::vector<std::string>& failures) {
+                       std::size_t at_most, OutFolder& folder, std::vector<std::string>& failures) {
   ScenarioResult result;
   result.id = scenario.id;
   result.reason = not_applicable(scenario, runner.world(), spec);
@@ -63,8 +65,11 @@ ScenarioResult run_one(WorldRunner& runner, const Scenario& scenario, const Worl
     return result;
   }
   ScenarioContext context(runner, spec);
+  context.limit_batches(at_most);
   scenario.body(context);
   result.worlds = context.worlds();
+  result.left_out = context.left_out();
+  if (result.left_out != 0) result.reason = fmt::format("{} worlds left out", result.left_out);
   result.trace_hash = fmt::format("{:016x}", context.combined_hash());
   result.verdict = context.failures().empty() ? "passed" : "failed";
   if (context.harness_failed()) result.verdict = "harness error";
@@ -98,6 +103,7 @@ nlohmann::ordered_json to_json(const std::vector<ScenarioResult>& results, const
     entry["verdict"] = result.verdict;
     entry["reason"] = result.reason;
     entry["worlds"] = result.worlds;
+    entry["worlds_left_out"] = result.left_out;
     entry["trace_hash"] = result.trace_hash;
     entry["files"] = result.files;
     json["scenarios"].push_back(std::move(entry));
@@ -135,6 +141,11 @@ void say_failures(const std::vector<std::string>& failures) {
 
 int run(const RunFlags& flags) {
   const WorldSpec spec = flags.world.spec();
+  if (flags.at_most && (*flags.at_most == 0 || flags.world.world == "sim")) {
+    throw UsageError{flags.world.world == "sim"
+                         ? "--at-most: simulated worlds are quick and have numbers: run them all"
+                         : "--at-most: must be positive"};
+  }
   const std::vector<Scenario> chosen = chosen_scenarios(flags);
   OutFolder folder(flags.out);
   const std::unique_ptr<WorldRunner> runner = make_runner(flags.world.world, spec);
@@ -150,7 +161,8 @@ int run(const RunFlags& flags) {
   std::uint64_t harness_errors = 0;
   std::string first_failed;
   for (const Scenario& scenario : chosen) {
-    results.push_back(run_one(*runner, scenario, spec, folder, failures));
+    results.push_back(
+        run_one(*runner, scenario, spec, flags.at_most.value_or(0), folder, failures));
     const ScenarioResult& result = results.back();
     say(table_row({result.id, result.verdict, std::to_string(result.worlds), result.reason},
                   widths));
@@ -183,6 +195,8 @@ void add_run_command(CLI::App& app, Command& command) {
   run_app->add_option("id", flags->prefixes, "Ids or their prefixes (default: all)");
   flags->world.worlds = built_worlds();
   flags->world.add_to(*run_app);
+  run_app->add_option("--at-most", flags->at_most,
+                      "Of a scenario's worlds of one kind so many, evenly chosen (default: all)");
   run_app->add_flag("--json", flags->json, "JSON on standard output");
   run_app->add_option("--out", flags->out, "Folder for traces, replay files and result.json");
   run_app->callback([flags, &command] { command = [flags] { return run(*flags); }; });

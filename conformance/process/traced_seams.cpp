@@ -250,7 +250,7 @@ device::RegionId TracedDevice::allocate(const device::AllocationRequest& request
 }
 
 void TracedDevice::free(device::RegionId region) noexcept {
-  auto operation = tracer_.begin(Op::kDeviceFree, number_of(region));
+  auto operation = tracer_.begin(Op::kDeviceFree, number_of(region), used());
   exports_.erase(region);
   --regions_;
   inner().free(region);
@@ -296,6 +296,15 @@ void TracedDevice::sleep(std::string_view tag, bool keep) {
 void TracedDevice::wake(std::string_view tag) {
   tracer_.run(Op::kDeviceWake, 0, 0, 0, [&](sim::Event&) { inner().wake(tag); });
   note_peak();
+}
+
+std::uint64_t TracedDevice::used() noexcept {
+  try {
+    const device::MemoryInfo info = inner().memory();
+    return info.total_bytes - info.free_bytes;
+  } catch (const std::exception&) {
+    return 0;  // a broken device says so where an error may be thrown
+  }
 }
 
 void TracedDevice::note_peak() {

@@ -192,6 +192,7 @@ class TracedDevice final : public device::ForwardingDevice {
   std::uint64_t regions() const { return regions_; }
 
  private:
+  std::uint64_t used() noexcept;  // bytes on the device; 0 where it does not say
   void note_peak();
 
   ProcessTracer& tracer_;

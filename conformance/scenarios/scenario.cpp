@@ -20,9 +20,23 @@ Run ScenarioContext::run(const std::string& label, const WorldSpec& spec, const 
 
 void ScenarioContext::run_all(const std::vector<WorldJob>& jobs,
                               const std::function<void(std::size_t job)>& after) {
-  runner_.run_all(jobs, [&](std::size_t job, const Run& run) {
-    take(jobs[job].label, run, jobs[job].options.judge);
-    if (after) after(job);
+  const std::size_t most = worlds_of_batch_ == 0 ? jobs.size() : worlds_of_batch_;
+  if (jobs.size() <= most) {
+    runner_.run_all(jobs, [&](std::size_t job, const Run& run) {
+      take(jobs[job].label, run, jobs[job].options.judge);
+      if (after) after(job);
+    });
+    return;
+  }
+  const auto chosen = [&](std::size_t i) {
+    return most == 1 ? 0 : i * (jobs.size() - 1) / (most - 1);
+  };
+  std::vector<WorldJob> some;
+  for (std::size_t i = 0; i < most; ++i) some.push_back(jobs[chosen(i)]);
+  left_out_ += jobs.size() - most;
+  runner_.run_all(some, [&](std::size_t i, const Run& run) {
+    take(some[i].label, run, some[i].options.judge);
+    if (after) after(chosen(i));
   });
 }
 

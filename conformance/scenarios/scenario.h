@@ -25,6 +25,10 @@ class ScenarioContext {
   int last_rank() const { return spec_.actors - 1; }
 
   // ---- worlds ----
+  // run_all() runs at most so many of its worlds from now on, the first, the last and some evenly
+  // between them; 0: all. Worlds have other numbers then.
+  void limit_batches(std::size_t worlds) { worlds_of_batch_ = worlds; }
+  std::uint64_t left_out() const { return left_out_; }  // by the limit
   // Runs one world. Unless options.judge is false, a verdict that is not a pass fails the scenario,
   // with the world's label, as does a check of the script.
   Run run(const std::string& label, const WorldSpec& spec, const SimOptions& options,
@@ -91,6 +95,8 @@ class ScenarioContext {
   KeptWorld last_world_;  // without its trace, which the runner has
   std::vector<faults::Operation> operations_;
   std::uint64_t worlds_ = 0;
+  std::size_t worlds_of_batch_ = 0;
+  std::uint64_t left_out_ = 0;
   std::uint64_t keep_number_ = 0;
   std::uint64_t combined_hash_ = 0;
   bool harness_failed_ = false;

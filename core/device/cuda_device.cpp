@@ -44,7 +44,7 @@ struct CudaRegion {
   bool imported = false;
   cuda::Handle handle;  // of an import or a live export
   bool exported = false;
-  os_memory::Descriptor descriptor;  // of a live export of kind kVmmFd
+  std::vector<os_memory::Descriptor> descriptors;  // of a live export of kind kVmmFd
 };
 
 // What a copy of so many bytes may take at most, on a link that is slow and shared.
@@ -227,7 +227,7 @@ RegionId CudaDevice::State::add(CudaRegion region) {
 void CudaDevice::State::revoke(CudaRegion& region) noexcept {
   if (!std::exchange(region.exported, false)) return;
   exports.revoke(region.handle.serial);
-  region.descriptor.reset();
+  region.descriptors.clear();
 }
 
 void CudaDevice::State::retire(RegionId id) noexcept {
@@ -259,21 +259,25 @@ Block CudaDevice::State::open(const cuda::Handle& handle) {
     }
     return memory->open_ipc(handle.driver, handle.mapped_bytes);
   }
-  int number = 0;
-  std::memcpy(&number, handle.driver.data(), sizeof number);
-  const os_memory::Opened opened = os_memory::take_descriptor(handle.exporter, number);
-  if (opened.error == EPERM || opened.error == EACCES) {
-    throw_broken(ErrorKind::kIpc, kImport,
-                 fmt::format("taking the descriptor of process {} is not permitted ({}): let the "
-                             "importer trace the exporter, or export with CUDA IPC",
-                             handle.exporter.pid, os_memory::symbol(opened.error)));
+  std::vector<os_memory::Descriptor> descriptors;
+  for (std::size_t piece = 0; piece < cuda::piece_count(handle.mapped_bytes); ++piece) {
+    int number = 0;
+    std::memcpy(&number, handle.driver.data() + piece * sizeof number, sizeof number);
+    os_memory::Opened opened = os_memory::take_descriptor(handle.exporter, number);
+    if (opened.error == EPERM || opened.error == EACCES) {
+      throw_broken(ErrorKind::kIpc, kImport,
+                   fmt::format("taking the descriptor of process {} is not permitted ({}): let the "
+                               "importer trace the exporter, or export with CUDA IPC",
+                               handle.exporter.pid, os_memory::symbol(opened.error)));
+    }
+    if (!opened.file) {
+      throw_broken(ErrorKind::kIpc, kImport,
+                   fmt::format("taking the descriptor of process {} failed ({})",
+                               handle.exporter.pid, os_memory::symbol(opened.error)));
+    }
+    descriptors.push_back(std::move(opened.file));
   }
-  if (!opened.file) {
-    throw_broken(ErrorKind::kIpc, kImport,
-                 fmt::format("taking the descriptor of process {} failed ({})", handle.exporter.pid,
-                             os_memory::symbol(opened.error)));
-  }
-  return memory->open_descriptor(opened.file.number(), handle.mapped_bytes);
+  return memory->open_descriptors(descriptors, handle.mapped_bytes);
 }
 
 // The driver was seen to name the opener's own device for another one's memory, so what the
@@ -352,19 +356,21 @@ ByteBuffer CudaDevice::export_region(RegionId id) {
   handle.bytes = region.bytes;
   handle.mapped_bytes = region.block.bytes;
   handle.device_uuid = state_->uuid;
-  os_memory::Descriptor descriptor;
+  std::vector<os_memory::Descriptor> descriptors;
   if (region.bytes != 0 && handle.kind == CudaExportKind::kCudaIpc) {
     handle.driver = state_->memory->export_ipc(region.block);
   } else if (region.bytes != 0) {
-    descriptor = os_memory::Descriptor(state_->memory->export_descriptor(region.block));
-    const auto number = static_cast<std::uint32_t>(descriptor.number());
-    for (int i = 0; i < 4; ++i) {
-      handle.driver[static_cast<std::size_t>(i)] = std::byte(number >> (8 * i) & 0xff);
+    descriptors = state_->memory->export_descriptors(region.block);
+    for (std::size_t piece = 0; piece < descriptors.size(); ++piece) {
+      const auto number = static_cast<std::uint32_t>(descriptors[piece].number());
+      for (std::size_t i = 0; i < 4; ++i) {
+        handle.driver[4 * piece + i] = std::byte(number >> (8 * i) & 0xff);
+      }
     }
   }
   ByteBuffer bytes = state_->exports.publish(handle);
   region.handle = handle;
-  region.descriptor = std::move(descriptor);
+  region.descriptors = std::move(descriptors);
   region.exported = true;
   return bytes;
 }

@@ -80,6 +80,32 @@ TEST_P(CudaDeviceProcesses, ManyRegionsAreOpenedEachWithItsOwnBytes) {
   }
 }
 
+// What is passed on as descriptors may be made of pieces; nobody sees where one ends.
+TEST_P(CudaDeviceProcesses, ALargeRegionIsWholeInItsImporter) {
+  Peer actor = join(), worker = join();
+  const std::uint64_t before = free_bytes(worker);
+  const std::uint64_t piece = 256ULL << 20;
+  const std::string region =
+      get(actor, "allocate " + std::to_string(2 * piece + 100) + " exportable");
+  int value = 0;
+  std::vector<std::uint64_t> offsets = {0,         piece - 1,     piece, 2 * piece - 1,
+                                        2 * piece, 2 * piece + 99};
+  for (const std::uint64_t offset : offsets) {
+    EXPECT_EQ(ask(actor, fmt::format("write {} {} {}", region, ++value, offset)), "ok ");
+  }
+  const std::string handle = get(actor, "export " + region);
+  const std::string answer = ask(worker, "import " + handle);
+  EXPECT_THAT(answer, MatchesRegex(fmt::format("ok [0-9]+ {} {}", 2 * piece + 100, uuid_)));
+  value = 0;
+  for (const std::uint64_t offset : offsets) {
+    EXPECT_EQ(get(worker, fmt::format("read {} {}", first_of(answer), offset)),
+              std::to_string(++value));
+  }
+  EXPECT_EQ(ask(worker, "close " + first_of(answer)), "ok ");
+  EXPECT_EQ(ask(actor, "free " + region), "ok ");
+  EXPECT_GE(free_bytes(worker) + piece, before) << "but for what the driver keeps of its own";
+}
+
 TEST_P(CudaDeviceProcesses, RevokedFreedAndAlteredExportsOpenNoMore) {
   Peer actor = join(), worker = join();
   const std::string region = get(actor, "allocate 8 exportable");

@@ -53,6 +53,23 @@ TEST(CudaHandle, OfAnotherLengthOrMarkIsAViolation) {
   EXPECT_EQ(failure_of([&] { decode(bytes); }).remedy, Remedy::kFixPeer);
 }
 
+TEST(CudaHandle, HasRoomForTheDescriptorsOfAllPieces) {
+  static_assert(kPiecesMax * sizeof(std::uint32_t) == sizeof(Handle::driver));
+  EXPECT_EQ(piece_count(0), 0u);
+  EXPECT_EQ(piece_count(1), 1u);
+  EXPECT_EQ(piece_count(kPieceUnit), 1u);
+  EXPECT_EQ(piece_count(kPieceUnit + 1), 2u);
+  for (const std::uint64_t units : {16ULL, 17ULL, 31ULL, 32ULL, 33ULL, 1000ULL, 1ULL << 30}) {
+    for (const std::uint64_t bytes : {units * kPieceUnit - 1, units * kPieceUnit}) {
+      const std::uint64_t piece = piece_bytes(bytes);
+      EXPECT_LE(piece_count(bytes), kPiecesMax) << bytes;
+      EXPECT_GE(piece_count(bytes) * piece, bytes) << bytes;
+      EXPECT_LT((piece_count(bytes) - 1) * piece, bytes) << bytes;
+      EXPECT_EQ(piece % kPieceUnit, 0u) << bytes;
+    }
+  }
+}
+
 TEST(CudaHandle, UuidIsLowerCaseWithDashes) {
   std::array<std::byte, 16> uuid{};
   for (std::size_t i = 0; i < uuid.size(); ++i) uuid[i] = std::byte(0xf0 + i);

@@ -3,10 +3,12 @@
 #include <cuda_runtime_api.h>
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "tpsync/base/bytes.h"
+#include "tpsync/device/cuda_exports.h"
 
 namespace tpsync::device::cuda {
 
@@ -45,14 +47,23 @@ Block CudaMemory::virtual_memory(std::uint64_t bytes, bool exportable, std::stri
   if (bytes > UINT64_MAX - granularity_) return plain(bytes, what);  // is refused
   block.kind = Block::Kind::kVirtual;
   block.bytes = align_up(bytes, granularity_);
-  std::uint64_t physical = 0;
-  errors_.check(driver_.create(block.bytes, ordinal_, exportable, physical),
-                fmt::format("cuMemCreate of {} bytes", block.bytes), what);
+  const std::uint64_t piece = exportable ? piece_bytes(block.bytes) : block.bytes;
+  std::vector<std::uint64_t> pieces;
   try {
+    for (std::uint64_t begin = 0; begin < block.bytes; begin += piece) {
+      const std::uint64_t size = std::min(piece, block.bytes - begin);
+      pieces.push_back(0);
+      errors_.check(driver_.create(size, ordinal_, exportable, pieces.back()),
+                    fmt::format("cuMemCreate of {} bytes", size), what);
+    }
     errors_.check(driver_.reserve(block.bytes, block.address), "cuMemAddressReserve", what);
-    put_back(block, physical, what);
+    const char* call = "";
+    const int status = map_pieces(block, pieces, call);
+    errors_.check(status, call, what);
   } catch (const std::exception&) {
-    drop_physical(physical);
+    for (const std::uint64_t one : pieces) {
+      if (one != 0) drop_physical(one);
+    }
     release(block);
     throw;
   }
@@ -60,7 +71,7 @@ Block CudaMemory::virtual_memory(std::uint64_t bytes, bool exportable, std::stri
 }
 
 void CudaMemory::release(Block& block) noexcept {
-  const Block old = std::exchange(block, Block{});
+  Block old = std::exchange(block, Block{});
   switch (old.kind) {
     case Block::Kind::kNone:
       return;
@@ -71,9 +82,9 @@ void CudaMemory::release(Block& block) noexcept {
     case Block::Kind::kVirtual:
       break;
   }
-  if (old.physical != 0) {
-    errors_.note(driver_.unmap(old.address, old.bytes), "cuMemUnmap");
-    drop_physical(old.physical);
+  if (!old.physical.empty()) {
+    errors_.note(unmap(old), "cuMemUnmap");
+    for (const std::uint64_t piece : old.physical) drop_physical(piece);
   }
   if (old.address != 0) {
     errors_.note(driver_.unreserve(old.address, old.bytes), "cuMemAddressFree");
@@ -81,9 +92,14 @@ void CudaMemory::release(Block& block) noexcept {
 }
 
 void CudaMemory::give_back(Block& block, std::string_view what) {
-  if (block.physical == 0) return;
-  errors_.check(driver_.unmap(block.address, block.bytes), "cuMemUnmap", what);
-  errors_.check(driver_.release(std::exchange(block.physical, 0)), "cuMemRelease", what);
+  if (block.physical.empty()) return;
+  errors_.check(unmap(block), "cuMemUnmap", what);
+  int status = 0;
+  for (const std::uint64_t piece : std::exchange(block.physical, {})) {
+    const int one = driver_.release(piece);
+    if (status == 0) status = one;
+  }
+  errors_.check(status, "cuMemRelease", what);
 }
 
 std::uint64_t CudaMemory::make_physical(std::uint64_t bytes, std::string_view what) {
@@ -98,16 +114,50 @@ void CudaMemory::drop_physical(std::uint64_t physical) noexcept {
 }
 
 void CudaMemory::put_back(Block& block, std::uint64_t physical, std::string_view what) {
-  errors_.check(driver_.map(block.address, block.bytes, physical), "cuMemMap", what);
-  const int status = driver_.allow_access(block.address, block.bytes, ordinal_);
-  if (status != 0) errors_.note(driver_.unmap(block.address, block.bytes), "cuMemUnmap");
-  errors_.check(status, "cuMemSetAccess", what);
-  block.physical = physical;
+  const char* call = "";
+  const int status = map_pieces(block, std::span(&physical, 1), call);
+  errors_.check(status, call, what);
+}
+
+int CudaMemory::map_pieces(Block& block, std::span<const std::uint64_t> pieces, const char*& call) {
+  const std::uint64_t piece = pieces.size() == 1 ? block.bytes : piece_bytes(block.bytes);
+  std::uint64_t mapped = 0;
+  int status = 0;
+  for (const std::uint64_t one : pieces) {
+    const std::uint64_t size = std::min(piece, block.bytes - mapped);
+    call = "cuMemMap";
+    status = driver_.map(block.address + mapped, size, one);
+    if (status != 0) break;
+    mapped += size;
+    call = "cuMemSetAccess";
+    status = driver_.allow_access(block.address + mapped - size, size, ordinal_);
+    if (status != 0) break;
+  }
+  if (status == 0) {
+    block.physical.assign(pieces.begin(), pieces.end());
+    return 0;
+  }
+  for (std::uint64_t begin = 0; begin < mapped; begin += piece) {
+    errors_.note(driver_.unmap(block.address + begin, std::min(piece, mapped - begin)),
+                 "cuMemUnmap");
+  }
+  return status;
+}
+
+// A mapping is taken away as a whole, each by itself.
+int CudaMemory::unmap(Block& block) const {
+  const std::uint64_t piece = block.physical.size() == 1 ? block.bytes : piece_bytes(block.bytes);
+  int status = 0;
+  for (std::uint64_t begin = 0; begin < block.bytes; begin += piece) {
+    const int one = driver_.unmap(block.address + begin, std::min(piece, block.bytes - begin));
+    if (status == 0) status = one;
+  }
+  return status;
 }
 
 void CudaMemory::take_away(Block& block) noexcept {
-  errors_.note(driver_.unmap(block.address, block.bytes), "cuMemUnmap");
-  block.physical = 0;
+  errors_.note(unmap(block), "cuMemUnmap");
+  block.physical.clear();
 }
 
 std::array<std::byte, 64> CudaMemory::export_ipc(const Block& block) {
@@ -128,11 +178,15 @@ std::array<std::byte, 64> CudaMemory::export_ipc(const Block& block) {
   return bytes;
 }
 
-int CudaMemory::export_descriptor(const Block& block) {
-  int descriptor = -1;
-  errors_.check(driver_.export_descriptor(block.physical, descriptor),
-                "cuMemExportToShareableHandle", "export", ErrorKind::kIpc);
-  return descriptor;
+std::vector<os_memory::Descriptor> CudaMemory::export_descriptors(const Block& block) {
+  std::vector<os_memory::Descriptor> descriptors;
+  for (const std::uint64_t piece : block.physical) {
+    int descriptor = -1;
+    errors_.check(driver_.export_descriptor(piece, descriptor), "cuMemExportToShareableHandle",
+                  "export", ErrorKind::kIpc);
+    descriptors.emplace_back(descriptor);
+  }
+  return descriptors;
 }
 
 Block CudaMemory::open_ipc(const std::array<std::byte, 64>& handle, std::uint64_t bytes) {
@@ -148,26 +202,27 @@ Block CudaMemory::open_ipc(const std::array<std::byte, 64>& handle, std::uint64_
   return block;
 }
 
-Block CudaMemory::open_descriptor(int descriptor, std::uint64_t bytes) {
+Block CudaMemory::open_descriptors(std::span<const os_memory::Descriptor> descriptors,
+                                   std::uint64_t bytes) {
   Block block;
   block.kind = Block::Kind::kVirtual;
   block.bytes = bytes;
-  std::uint64_t physical = 0;
-  errors_.check(driver_.import_descriptor(descriptor, physical), "cuMemImportFromShareableHandle",
-                "import", ErrorKind::kIpc);
-  int status = driver_.reserve(bytes, block.address);
-  const char* call = "cuMemAddressReserve";
-  if (status == 0) {
-    status = driver_.map(block.address, bytes, physical);
-    call = "cuMemMap";
+  std::vector<std::uint64_t> pieces;
+  int status = 0;
+  const char* call = "cuMemImportFromShareableHandle";
+  for (const os_memory::Descriptor& descriptor : descriptors) {
+    std::uint64_t piece = 0;
+    status = driver_.import_descriptor(descriptor.number(), piece);
+    if (status != 0) break;
+    pieces.push_back(piece);
   }
   if (status == 0) {
-    block.physical = physical;
-    status = driver_.allow_access(block.address, bytes, ordinal_);
-    call = "cuMemSetAccess";
+    call = "cuMemAddressReserve";
+    status = driver_.reserve(bytes, block.address);
   }
+  if (status == 0) status = map_pieces(block, pieces, call);
   if (status != 0) {
-    if (block.physical == 0) drop_physical(physical);
+    for (const std::uint64_t piece : pieces) drop_physical(piece);
     release(block);
   }
   errors_.check(status, call, "import", ErrorKind::kIpc);
@@ -177,7 +232,7 @@ Block CudaMemory::open_descriptor(int descriptor, std::uint64_t bytes) {
 int CudaMemory::device_behind(const Block& block) {
   int ordinal = ordinal_;
   if (block.kind == Block::Kind::kVirtual) {
-    errors_.check(driver_.device_of(block.physical, ordinal),
+    errors_.check(driver_.device_of(block.physical.front(), ordinal),
                   "cuMemGetAllocationPropertiesFromHandle", "import", ErrorKind::kIpc);
   } else {
     cudaPointerAttributes attributes{};

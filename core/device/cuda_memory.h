@@ -8,10 +8,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "tpsync/device/cuda_driver.h"
 #include "tpsync/device/cuda_errors.h"
+#include "tpsync/device/os_memory.h"
 
 namespace tpsync::device::cuda {
 
@@ -21,8 +24,10 @@ struct Block {
   enum class Kind : std::uint8_t { kNone, kPlain, kVirtual, kOpened };
   Kind kind = Kind::kNone;
   std::uint64_t address = 0;
-  std::uint64_t bytes = 0;     // rounded up
-  std::uint64_t physical = 0;  // kVirtual: its physical memory; 0 while it has none
+  std::uint64_t bytes = 0;  // rounded up
+  // kVirtual: its physical memory, in order; none while it has none. What is passed on as
+  // descriptors consists of pieces of piece_bytes(), all else of one.
+  std::vector<std::uint64_t> physical;
 };
 
 class CudaMemory {
@@ -49,9 +54,10 @@ class CudaMemory {
 
   // Throw RuntimeBroken kIpc.
   std::array<std::byte, 64> export_ipc(const Block& block);
-  int export_descriptor(const Block& block);
+  // One per piece.
+  std::vector<os_memory::Descriptor> export_descriptors(const Block& block);
   Block open_ipc(const std::array<std::byte, 64>& handle, std::uint64_t bytes);
-  Block open_descriptor(int descriptor, std::uint64_t bytes);
+  Block open_descriptors(std::span<const os_memory::Descriptor> descriptors, std::uint64_t bytes);
   // The device that an opened block lies on as far as the driver tells: it may name the opening
   // process's own device for memory of another one.
   int device_behind(const Block& block);
@@ -63,6 +69,11 @@ class CudaMemory {
  private:
   CudaErrors& errors_;
   const CudaDriver& driver_;
+  // Maps the pieces under the block's address, which has none, and owns them then; a driver's
+  // error otherwise, and the block still has none. `call` is what failed.
+  int map_pieces(Block& block, std::span<const std::uint64_t> pieces, const char*& call);
+  int unmap(Block& block) const;
+
   const int ordinal_;
   std::uint64_t granularity_ = 0;
 };

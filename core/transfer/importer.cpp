@@ -71,6 +71,8 @@ void Importer::open_one(const ByteBuffer& handle, const std::string& uuid) {
   opened_.push_back({uuid, handle, opened.bytes, std::move(import)});
 }
 
+bool Importer::is_open() const { return !opened_.empty(); }
+
 std::uint64_t Importer::release() noexcept {
   const std::uint64_t open = opened_.size();
   opened_.clear();

@@ -29,7 +29,7 @@ class Importer {
                                              std::span<const std::string> uuids,
                                              std::uint64_t bytes);
 
-  bool is_open() const { return !opened_.empty(); }
+  bool is_open() const;
 
   // Closes what is open; returns how many imports that were.
   std::uint64_t release() noexcept;

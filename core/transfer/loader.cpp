@@ -256,13 +256,20 @@ Attestation WeightLoader::finish(Deadline deadline) {
                     "never came: " + std::to_string(next_chunk_) + " of " +
                         std::to_string(prepared.chunks.size()) + " chunks were loaded");
   }
-  Attestation attestation;
-  attestation.received = manifest_->finish();
-  attestation.resident_parameter_count = layout_.parameters.size();
   if (digest_) {
     sums_.assign(layout_.placements.size(), 0);
     const device::RegionId bindings[] = {resident_};
     device_.launch_digests(stream_.id(), *prepared.digests, bindings, sums_);
+  }
+  Attestation attestation;
+  try {
+    attestation.received = manifest_->finish();  // while the device adds up
+  } catch (const std::exception&) {
+    device_.synchronize(stream_.id(), deadline);  // it still writes the sums
+    throw;
+  }
+  attestation.resident_parameter_count = layout_.parameters.size();
+  if (digest_) {
     device_.synchronize(stream_.id(), deadline);
     attestation.digest.reserve(sums_.size());
     for (std::size_t i = 0; i < sums_.size(); ++i) {

@@ -73,7 +73,7 @@ class DeviceParticipant {
     words >> number;
     const RegionId region{number};
     if (command == "export") return to_hex(device_->export_region(region));
-    if (command == "read") return read(region);
+    if (command == "read") return read(region, words);
     if (command == "write") return write(region, words);
     if (command == "revoke") device_->revoke_export(region);
     if (command == "free") device_->free(region);
@@ -97,19 +97,23 @@ class DeviceParticipant {
                        imported.device_uuid);
   }
 
-  std::string read(RegionId region) {
+  // A byte, at an offset if one is given.
+  std::string read(RegionId region, std::istringstream& words) {
+    std::uint64_t offset = 0;
+    words >> offset;
     std::byte value{};
     const Stream stream = create_stream(*device_);
-    device_->download(stream.id(), region, 0, {&value, 1});
+    device_->download(stream.id(), region, offset, {&value, 1});
     device_->synchronize(stream.id(), Deadline::never());
     return fmt::format("{}", std::to_integer<int>(value));
   }
 
   std::string write(RegionId region, std::istringstream& words) {
     int value = 0;
-    words >> value;
+    std::uint64_t offset = 0;
+    words >> value >> offset;
     const Stream stream = create_stream(*device_);
-    device_->fill(stream.id(), region, 0, 1, std::byte(value));
+    device_->fill(stream.id(), region, offset, 1, std::byte(value));
     device_->synchronize(stream.id(), Deadline::never());
     return "";
   }

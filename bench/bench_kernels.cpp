@@ -225,7 +225,7 @@ void Bench::slice_and_fuse(benchmark::State& state, const std::string& name, int
 
   const device::Region buffer = random_region(copies.buffer_bytes);
   const device::Region resident = device::allocate(device_, request(layout.resident_bytes));
-  const std::array<RegionId, 2> bindings{buffer.id(), resident.id()};
+  const std::array<RegionId, 2> bindings{resident.id(), buffer.id()};
   std::uint64_t bytes = 0, count = 0;
   std::vector<std::unique_ptr<device::Prepared>> batches, digests;
   std::vector<std::vector<std::uint64_t>> sums;

@@ -195,7 +195,7 @@ class TwoChunkSource final : public transfer::WeightSource {
   std::unique_ptr<transfer::WeightPass> begin(const transfer::PassTarget&) override {
     return std::make_unique<TwoChunks>();
   }
-  bool usable() const noexcept override { return true; }
+  bool usable(wire::Route) const noexcept override { return true; }
 
  private:
   wire::SourceLayout layout_;

@@ -353,7 +353,7 @@ class FakeSource final : public transfer::WeightSource {
   std::unique_ptr<transfer::WeightPass> begin(const transfer::PassTarget&) override {
     return std::make_unique<FakePass>();
   }
-  bool usable() const noexcept override { return true; }
+  bool usable(wire::Route) const noexcept override { return true; }
 
  private:
   std::vector<wire::TensorRecord> records_ = records_of_model();

@@ -146,7 +146,7 @@ inline constexpr std::array kDevice = {
               .moment = "device.import of a worker, or of an actor that reads its peers' buffers.",
               .legal = "In the probe: the preflight fails and the runtime stays usable. In an "
                        "update: the publication fails and the runtime is gone.",
-              .illegal = "Weights that are read from another GPU.",
+              .illegal = "Weights that are read from another GPU than the handle stands for.",
               .proof = "Who opened it names both devices.",
               .worlds = kEveryWorld,
               .counterpart = "Ordinals that mean other GPUs in the other process (reported in "

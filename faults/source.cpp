@@ -105,7 +105,7 @@ class FaultSource final : public transfer::WeightSource {
 
   std::span<const wire::TensorRecord> metadata() override { return inner_.metadata(); }
   const wire::SourceLayout& layout() override { return inner_.layout(); }
-  bool usable() const noexcept override { return inner_.usable(); }
+  bool usable(wire::Route route) const noexcept override { return inner_.usable(route); }
 
   std::unique_ptr<transfer::WeightPass> begin(const transfer::PassTarget& target) override {
     const Fault* loss = faults_.fire(Action::kLoseExpert, kSourceBegin);

@@ -165,6 +165,11 @@ class Usage(Folder):
         for flag in ("--gather copies", "--no-overlap", "--separate-experts", "--fp32"):
             self.assertIn(flag, result.stderr.splitlines()[0])
         self.refused("run", "--gather", "carrier-pigeon", names=("--gather", "copies"))
+        resharded = run("run", "publish.once", "rank.gather", "--tp", "2", "--route", "reshard")
+        self.assertEqual(resharded.returncode, 0, resharded.stderr)
+        self.assertIn("--route reshard", resharded.stderr.splitlines()[0])
+        self.assertIn("not applicable", resharded.stdout + resharded.stderr)
+        self.refused("run", "--route", "scenic", names=("--route", "reshard"))
         self.refused("run", "--phantom", "--fp32", names="--fp32")
         self.refused("run", "--at-most", "3", names=("--at-most", "simulated"))
 

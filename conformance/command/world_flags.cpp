@@ -32,6 +32,10 @@ void WorldFlags::add_to(CLI::App& app) {
   app.add_option("--gather", gather,
                  "How weights move between actors: collective (NCCL, Gloo), or copies (default on "
                  "GPUs)");
+  app.add_option("--route", route,
+                 "How weights come to the workers: gather (through each worker's own actor), or "
+                 "reshard (each pulls its slices from all actors)")
+      ->capture_default_str();
   app.add_flag("--no-overlap", no_overlap, "One packed buffer: gather and load by turns");
   app.add_flag("--separate-experts", separate_experts,
                "The trainer stores experts one by one, not fused");
@@ -95,12 +99,17 @@ WorldSpec WorldFlags::spec() const {
   if (!gather.empty() && gather != "collective" && gather != "copies") {
     throw UsageError{"--gather: \"" + gather + "\" is not known; use collective or copies"};
   }
+  const auto chosen_route = wire::route_from(route);
+  if (!chosen_route) {
+    throw UsageError{"--route: \"" + route + "\" is not known; use gather or reshard"};
+  }
   const int ranks = static_cast<int>(tp.value_or(4));
   WorldSpec spec = small_world(config ? load_config_or_refuse(*config) : tiny_tp4(), ranks);
   spec.actors = static_cast<int>(actors.value_or(tp.value_or(4)));
   spec.seed = seed.value_or(1);
   spec.phantom = phantom;
   spec.sync.overlap = !no_overlap;
+  spec.sync.route = *chosen_route;
   if (separate_experts) spec.storage = Storage::kSeparateExperts;
   if (fp32) spec.stored = DType::kFloat32;
   spec.gather = gather == "copies" || (gather.empty() && world == "gpu") ? Gather::kCopies
@@ -145,6 +154,7 @@ std::string WorldFlags::text(const WorldSpec& spec) const {
   if (spec.storage == Storage::kSeparateExperts) text += " --separate-experts";
   if (fp32) text += " --fp32";
   if (!gather.empty()) text += " --gather " + gather;
+  if (spec.sync.route != wire::Route::kGather) text += " --route " + route;
   if (spec.vmm_exports) text += " --vmm-exports";
   if (!spec.shared_lane) text += " --gloo-only";
   if (spec.simulated_lane) text += " --lane";

@@ -29,6 +29,7 @@ struct WorldFlags {
   bool vmm_exports = false;
   bool separate_experts = false;
   std::string gather;  // "collective", "copies"; empty: what is faster there
+  std::string route = "gather";
   bool gloo_only = false;
   bool lane = false;
   std::vector<std::string> without;  // cruelties

@@ -62,6 +62,7 @@ DrawnWorld drawn_world(std::uint64_t number) {
   spec.stored =
       draws.of(14, std::array<DType, 3>{DType::kBFloat16, DType::kFloat16, DType::kFloat32});
   spec.uneven_shards = draws.chance(15);
+  if (draws.word(28) % 4 == 0) spec.sync.route = wire::Route::kReshard;
   const model::CanonicalPlan plan = model::plan_canonical(spec.config);
   const std::uint64_t room = plan.byte_count - plan.largest_tensor_bytes;
   spec.sync.bucket_bytes =
@@ -96,13 +97,14 @@ std::string to_text(const DrawnWorld& world) {
   const model::ModelConfig& c = s.config;
   return fmt::format(
       "TP {}, {} layers, {} experts, hidden {}, vocabulary {}, heads {} over {}, {} stored as {}, "
-      "{}{}{}bucket {}, pipes {}, latencies {} %",
+      "{}{}{}{}bucket {}, pipes {}, latencies {} %",
       s.tp, c.num_hidden_layers, c.num_experts, c.hidden_size, c.vocab_size, c.num_attention_heads,
       c.num_key_value_heads, bare_name(c.dtype), bare_name(s.stored),
       c.tie_word_embeddings ? "tied, " : "",
       s.storage == Storage::kFusedExperts ? "fused experts, " : "",
-      s.uneven_shards ? "uneven shards, " : "", s.sync.bucket_bytes, world.pipe_capacity,
-      world.latency_percent);
+      s.uneven_shards ? "uneven shards, " : "",
+      s.sync.route == wire::Route::kReshard ? "resharded, " : "", s.sync.bucket_bytes,
+      world.pipe_capacity, world.latency_percent);
 }
 
 }  // namespace tpsync::conformance

@@ -363,6 +363,9 @@ class Shrinker {
     if (best_.spec.config.tie_word_embeddings) {
       any |= try_world([](Candidate& c) { c.spec.config.tie_word_embeddings = false; });
     }
+    if (best_.spec.sync.route != wire::Route::kGather) {
+      any |= try_world([](Candidate& c) { c.spec.sync.route = wire::Route::kGather; });
+    }
     if (best_.spec.sync.layout) {
       any |= try_world([](Candidate& c) { c.spec.sync.layout.reset(); });
     }

@@ -18,6 +18,7 @@ runtime::RuntimeOptions runtime_options(const WorldSpec& spec, const WorldFolder
   options.control_timeout = spec.sync.control_timeout;
   options.worker_timeout = rollout::longest(spec.timeouts);
   options.combine = combine_lanes;
+  options.routes = runtime_routes(spec);
   const Environment environment = OsHost().environment();
   options.worker = [&folder, version, program, environment](int rank) {
     SpawnRequest request;
@@ -35,6 +36,7 @@ runtime::WorkerOptions worker_options(const WorldSpec& spec, int rank) {
   options.tp_rank = rank;
   options.tp_size = spec.tp;
   options.config = spec.config;
+  options.routes = runtime_routes(spec);
   options.version = kTestVersion;
   options.kv_cache_bytes = spec.kv_cache_bytes;
   options.committed_version = spec.base_version;

@@ -104,11 +104,11 @@ void preflight_exact(ScenarioContext& context) {
     spec.sync.gpu_memory_headroom_bytes = 0;
     budgets.push_back({name, spec, 0, required_bytes(spec)});
   };
-  for (const wire::Layout layout : {wire::Layout::kCompact, wire::Layout::kRankMajor}) {
+  for (const Way& way : every_way()) {
     WorldSpec spec = context.spec();
-    spec.sync.layout = layout;
+    way.set_in(spec);
     spec.storage = Storage::kSeparateExperts;
-    const std::string name(name_of(layout));
+    const std::string& name = way.name;
     add(name + ", even shards, separate experts", spec);
     spec.uneven_shards = true;
     add(name + ", uneven shards", spec);

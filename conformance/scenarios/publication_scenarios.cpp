@@ -47,17 +47,17 @@ void bootstrap(ScenarioContext& context) {
 
 void every_layout(ScenarioContext& context) {
   Batch batch(context);
-  for (const wire::Layout layout : {wire::Layout::kCompact, wire::Layout::kRankMajor}) {
+  for (const Way& way : every_way()) {
     for (const Storage storage : {Storage::kFusedExperts, Storage::kSeparateExperts}) {
       for (const bool uneven : {false, true}) {
         for (const DType stored : {DType::kBFloat16, DType::kFloat32}) {
           WorldSpec spec = context.spec();
           if (spec.phantom && stored != spec.config.dtype) continue;
-          spec.sync.layout = layout;
+          way.set_in(spec);
           spec.storage = storage;
           spec.uneven_shards = uneven;
           spec.stored = stored;
-          batch.add(fmt::format("{}, {} experts, {} shards, stored as {}", name_of(layout),
+          batch.add(fmt::format("{}, {} experts, {} shards, stored as {}", way.name,
                                 storage == Storage::kFusedExperts ? "fused" : "separate",
                                 uneven ? "uneven" : "even", bare_name(stored)),
                     spec, {}, publish_once(), [=, &context] { context.expect_committed(1); });
@@ -150,9 +150,18 @@ void steady_chunks(ScenarioContext& context) {
     return std::find(names.begin(), names.end(), op) != names.end();
   };
   WorldSpec spec = context.spec();
-  for (const Gather gather : {Gather::kCollective, Gather::kCopies}) {
+  struct Moved {
+    const char* label;
+    Gather gather;
+    wire::Route route;
+  };
+  for (const auto& [label_text, gather, route] :
+       {Moved{"by a collective", Gather::kCollective, wire::Route::kGather},
+        Moved{"by copies", Gather::kCopies, wire::Route::kGather},
+        Moved{"by the reshard route", Gather::kCollective, wire::Route::kReshard}}) {
     spec.gather = gather;
-    const std::string label = gather == Gather::kCopies ? "by copies" : "by a collective";
+    spec.sync.route = route;
+    const std::string label = label_text;
     context.run(label, spec, {}, publish_once());
     context.expect_committed(spec.base_version + 1);
     std::map<std::string, std::uint64_t> launches;  // by process and chunk
@@ -197,9 +206,9 @@ std::vector<Scenario> publication_scenarios() {
        needs_equal_worlds,
        bootstrap},
       {"publish.layouts",
-       "Both chunk layouts, both storage forms, even and uneven shards, all stored and resident "
-       "dtypes publish",
-       {"TPS-DATA-01", "TPS-DATA-02"},
+       "Both chunk layouts and routes, both storage forms, even and uneven shards, all stored and "
+       "resident dtypes publish",
+       {"TPS-DATA-01", "TPS-DATA-02", "TPS-RESHARD-01"},
        needs_equal_worlds,
        every_layout},
       {"publish.steady",

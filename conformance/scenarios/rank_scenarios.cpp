@@ -59,7 +59,7 @@ class FailingSource final : public transfer::WeightSource {
     if (at_.where == Where::kBegin) fail_here();
     return std::make_unique<FailingPass>(inner_.begin(target), at_);
   }
-  bool usable() const noexcept override { return inner_.usable(); }
+  bool usable(wire::Route route) const noexcept override { return inner_.usable(route); }
 
  private:
   transfer::WeightSource& inner_;
@@ -144,6 +144,11 @@ void killed_actor(ScenarioContext& context) {
   batch.run();
 }
 
+std::string needs_gathering_ranks(const WorldSpec& spec) {
+  const std::string gather = needs_a_gather(spec);
+  return gather.empty() ? needs_two_equal_ranks(spec) : gather;
+}
+
 void wrong_devices(ScenarioContext& context) {
   Batch batch(context);
   std::vector<std::string> own;
@@ -192,12 +197,12 @@ std::vector<Scenario> rank_scenarios() {
       {"rank.gather",
        "A rank that fails inside a gather frees its peers at once",
        {"TPS-CONS-03"},
-       needs_equal_worlds,
+       needs_a_gather,
        inside_the_gather},
       {"rank.killed",
        "A killed actor is reported as lost by every survivor, and the runtime goes",
        {"TPS-CONS-04", "TPS-PROC-03"},
-       needs_two_equal_ranks,
+       needs_gathering_ranks,
        killed_actor},
       {"rank.devices",
        "Foreign, missing, duplicate and swapped device UUIDs are refused before the runtime is "

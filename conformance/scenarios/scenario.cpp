@@ -156,11 +156,16 @@ std::string needs_two_equal_ranks(const WorldSpec& spec) {
   return equal.empty() ? needs_ranks(spec, 2) : equal;
 }
 
+std::string needs_a_gather(const WorldSpec& spec) {
+  if (spec.sync.route != wire::Route::kGather) return "needs a gather; the reshard route has none";
+  return needs_equal_worlds(spec);
+}
+
 std::vector<Scenario> all_scenarios() {
   std::vector<Scenario> all;
-  for (auto make :
-       {publication_scenarios, channel_scenarios, process_scenarios, receipt_scenarios,
-        expert_scenarios, rank_scenarios, memory_scenarios, fault_scenarios, sequence_scenarios}) {
+  for (auto make : {publication_scenarios, channel_scenarios, process_scenarios, receipt_scenarios,
+                    expert_scenarios, rank_scenarios, memory_scenarios, reshard_scenarios,
+                    fault_scenarios, sequence_scenarios}) {
     for (Scenario& scenario : make()) all.push_back(std::move(scenario));
   }
   return all;

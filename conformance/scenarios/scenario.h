@@ -143,6 +143,8 @@ std::string needs_ranks(const WorldSpec& spec, int ranks);
 std::string needs_bytes(const WorldSpec& spec);  // not phantom
 std::string needs_equal_worlds(const WorldSpec& spec);
 std::string needs_two_equal_ranks(const WorldSpec& spec);
+// Equal worlds, and the route that gathers.
+std::string needs_a_gather(const WorldSpec& spec);
 
 // All scenarios but publication_only(), in the order in which they are listed and run.
 std::vector<Scenario> all_scenarios();
@@ -160,6 +162,7 @@ std::vector<Scenario> receipt_scenarios();
 std::vector<Scenario> expert_scenarios();
 std::vector<Scenario> rank_scenarios();
 std::vector<Scenario> memory_scenarios();
+std::vector<Scenario> reshard_scenarios();
 std::vector<Scenario> sequence_scenarios();
 std::vector<Scenario> fault_scenarios();
 

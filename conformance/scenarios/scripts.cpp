@@ -88,6 +88,19 @@ SimOptions with_fault(ScenarioContext& context, const std::string& name, const A
   return with_fault(name, resolved, arguments);
 }
 
+void Way::set_in(WorldSpec& spec) const {
+  spec.sync.layout = layout;
+  spec.sync.route = route;
+}
+
+const std::vector<Way>& every_way() {
+  static const std::vector<Way> ways = {
+      {"compact", wire::Layout::kCompact, wire::Route::kGather},
+      {"rank_major", wire::Layout::kRankMajor, wire::Route::kGather},
+      {"reshard", wire::Layout::kRankMajor, wire::Route::kReshard}};
+  return ways;
+}
+
 std::uint64_t chunk_count(const WorldSpec& spec) {
   const model::CanonicalPlan plan = model::plan_canonical(spec.config);
   return transfer::plan_chunks(plan.tensors, spec.sync.bucket_bytes).size();

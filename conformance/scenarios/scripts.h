@@ -34,6 +34,15 @@ SimOptions with_fault(ScenarioContext& context, const std::string& name, const A
 SimOptions with_fault(const std::string& name, const At& at,
                       const faults::Arguments& arguments = {});
 
+// A way that chunks lie in memory and come to the workers.
+struct Way {
+  std::string name;
+  wire::Layout layout = wire::Layout::kCompact;
+  wire::Route route = wire::Route::kGather;
+  void set_in(WorldSpec& spec) const;
+};
+const std::vector<Way>& every_way();
+
 // The chunks of the scenario's publication.
 std::uint64_t chunk_count(const WorldSpec& spec);
 // The chunk that carries a canonical tensor.

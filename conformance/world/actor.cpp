@@ -80,12 +80,20 @@ Outcome Actor::setup() {
     if (!engine_) {
       throw_invalid(ErrorKind::kInvalidState, "engine", "was not started on this rank");
     }
-    shards_ = ports_.join_shards();
-    exporter_ = std::make_unique<trainer::Exporter>(
-        ports_.device, *shards_, trainer_.parameters(),
-        trainer::ExporterOptions{.wire_dtype = spec_.config.dtype,
-                                 .tie_word_embeddings = spec_.config.tie_word_embeddings,
-                                 .moe_intermediate_size = spec_.config.moe_intermediate_size});
+    const trainer::ExporterOptions export_options{
+        .wire_dtype = spec_.config.dtype,
+        .tie_word_embeddings = spec_.config.tie_word_embeddings,
+        .moe_intermediate_size = spec_.config.moe_intermediate_size};
+    // Single commands, which are driven at one actor, are those of the gather.
+    if (spec_.sync.route == wire::Route::kGather || spec_.actors == 1) {
+      shards_ = ports_.join_shards();
+      exporter_ = std::make_unique<trainer::Exporter>(ports_.device, *shards_,
+                                                      trainer_.parameters(), export_options);
+    } else {
+      exporter_ = std::make_unique<trainer::Exporter>(
+          ports_.device, trainer::ActorPlace{ports_.rank, spec_.actors}, trainer_.parameters(),
+          export_options);
+    }
     transfer::WeightSource* source = exporter_.get();
     if (ports_.wrap_source) {
       decorated_ = ports_.wrap_source(*exporter_);

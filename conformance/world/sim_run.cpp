@@ -228,6 +228,7 @@ class World {
       options.control_timeout = spec_.sync.control_timeout;
       options.worker_timeout = rollout::longest(spec_.timeouts);
       options.combine = combine_lanes;
+      options.routes = runtime_routes(spec_);
       const std::string version = process.arguments()[1];
       options.worker = [version](int rank) {
         SpawnRequest request;
@@ -253,6 +254,7 @@ class World {
       options.tp_rank = process.rank();
       options.tp_size = spec_.tp;
       options.config = spec_.config;
+      options.routes = runtime_routes(spec_);
       options.version = kTestVersion;
       options.kv_cache_bytes = spec_.kv_cache_bytes;
       options.committed_version = spec.base_version;
@@ -355,6 +357,7 @@ std::string trace_parameters(const WorldSpec& spec, const SimOptions& options,
       c.head_dim, c.tie_word_embeddings ? 1 : 0, bare_name(c.dtype),
       static_cast<int>(options.policy),
       spec.sync.overlap && spec.sync.layout != wire::Layout::kCompact ? 1 : 0, spec.lane_bytes);
+  if (spec.sync.route == wire::Route::kReshard) text += "route=reshard\n";
   if (options.schedule != 0) text += fmt::format("schedule={}\n", options.schedule);
   if (options.policy == sim::Policy::kPriority) {
     text += fmt::format("priority_changes={}\npriority_choices={}\n", options.priority_changes,

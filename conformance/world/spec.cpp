@@ -10,6 +10,12 @@ std::string device_uuid(int index) {
   return fmt::format("5117d0e5-0000-4000-8000-{:012x}", index + 1);
 }
 
+std::vector<wire::Route> runtime_routes(const WorldSpec& spec) {
+  std::vector<wire::Route> routes = {wire::Route::kGather};
+  if (spec.runtime_reshards) routes.push_back(wire::Route::kReshard);
+  return routes;
+}
+
 model::ModelConfig tiny_tp4() {
   model::ModelConfig config;
   config.model_type = "qwen3_moe";

@@ -49,6 +49,7 @@ struct WorldSpec {
   bool simulated_lane = false;
 
   Gather gather = Gather::kCollective;
+  bool runtime_reshards = true;  // the runtime declares the reshard route
   // GPUs export their memory as descriptors of the virtual memory API rather than by CUDA IPC.
   bool vmm_exports = false;
 
@@ -68,6 +69,9 @@ struct WorldSpec {
 
 // What the test runtime and its workers call their version, and actors require.
 inline constexpr const char* kTestVersion = "tpsync-test";
+
+// The routes that the test runtime and its workers declare.
+std::vector<wire::Route> runtime_routes(const WorldSpec& spec);
 
 // The UUID of the device with this index, from 0.
 std::string device_uuid(int index);

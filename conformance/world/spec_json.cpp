@@ -54,6 +54,8 @@ void add_spec(Json& json, const WorldSpec& s) {
   json["base_version"] = s.base_version;
   json["shared_lane"] = s.shared_lane;
   if (s.gather == Gather::kCopies) json["gather_by_copies"] = true;
+  if (s.sync.route == wire::Route::kReshard) json["reshard"] = true;
+  if (!s.runtime_reshards) json["runtime_reshards"] = false;
   json["device_bytes"] = s.device_bytes;
   json["kv_cache_bytes"] = s.kv_cache_bytes;
   json["actor_uuids"] = s.actor_uuids;
@@ -90,6 +92,8 @@ WorldSpec spec_from_json(const Json& json) {
   s.shared_lane = get<bool>(json, "shared_lane");
   s.gather = optional_of<bool>(json, "gather_by_copies").value_or(false) ? Gather::kCopies
                                                                          : Gather::kCollective;
+  if (optional_of<bool>(json, "reshard").value_or(false)) s.sync.route = wire::Route::kReshard;
+  s.runtime_reshards = optional_of<bool>(json, "runtime_reshards").value_or(true);
   s.simulated_lane = optional_of<bool>(json, "simulated_lane").value_or(false);
   s.device_bytes = get_integer<std::uint64_t>(json, "device_bytes");
   s.kv_cache_bytes = get_integer<std::uint64_t>(json, "kv_cache_bytes");

@@ -289,6 +289,11 @@ void read_sync(Section& section, std::string_view origin, sync::SyncOptions& opt
   section.read("control_timeout_s", options.control_timeout);
   section.read("last_committed_version", options.last_committed_version);
   section.read("content_digest", options.content_digest);
+  std::string route(name_of(options.route));
+  section.read("route", route);
+  const auto known = wire::route_from(route);
+  if (!known) section.refuse("route", fmt::format("is \"{}\"; must be gather or reshard", route));
+  options.route = *known;
   std::optional<std::string> layout;
   section.read("layout", layout);
   if (!layout) return;

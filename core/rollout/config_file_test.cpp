@@ -198,6 +198,7 @@ TEST(ConfigFile, AValueOfAnotherTypeIsRefused) {
   EXPECT_EQ(refusal("sync:\n  bucket_size_mb: 1073741825\n").subject, "sync.bucket_size_mb");
   EXPECT_EQ(refusal("sync:\n  wire_dtype: int8\n").subject, "sync.wire_dtype");
   EXPECT_EQ(refusal("sync:\n  layout: rows\n").subject, "sync.layout");
+  EXPECT_EQ(refusal("sync:\n  route: scenic\n").subject, "sync.route");
   EXPECT_EQ(refusal("sync:\n  name_remap: [a]\n").subject, "sync.name_remap");
   EXPECT_EQ(refusal("rollout: 4\n").subject, "rollout");
 }

@@ -121,6 +121,10 @@ void RolloutEngine::check_startup(const wire::StartupResult& result) {
     if (const auto layout = wire::layout_from(name)) layouts_.push_back(*layout);
   }
   if (layouts_.empty()) layouts_.push_back(wire::Layout::kCompact);
+  for (const std::string& transport : result.transports) {
+    if (const auto route = wire::route_of_transport(transport)) routes_.push_back(*route);
+  }
+  if (result.transports.empty()) routes_.push_back(wire::Route::kGather);
 }
 
 Connection& RolloutEngine::connection(std::string_view command) {
@@ -231,6 +235,7 @@ sync::TargetTopology RolloutEngine::topology() {
   topology.worker_pids = worker_pids_;
   topology.committed_version = version_;
   topology.layouts = layouts_;
+  topology.routes = routes_;
   topology.weights_awake = weights_awake_;
   return topology;
 }

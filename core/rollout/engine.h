@@ -129,6 +129,7 @@ class RolloutEngine final : public sync::PublicationTarget {
   std::vector<std::string> device_uuids_;
   std::vector<std::int64_t> worker_pids_;
   std::vector<wire::Layout> layouts_;
+  std::vector<wire::Route> routes_;
   SleepState sleep_ = SleepState::kAwake;
   bool weights_awake_ = true;  // WEIGHTS_ONLY does not say: its name is upstream's for any tag
   int sleep_level_ = 1;

@@ -246,6 +246,16 @@ TEST_F(EngineTest, ARuntimeThatNamesNoLayoutTakesCompact) {
   EXPECT_THAT(engine().topology().layouts, ElementsAre(wire::Layout::kCompact));
 }
 
+TEST_F(EngineTest, RoutesAreThoseOfTheTransportsThatTheRuntimeNames) {
+  runtime_.startup.transports = {"tpsync_reshard_ipc", "pigeon"};
+  EXPECT_THAT(engine().topology().routes, ElementsAre(wire::Route::kReshard));
+}
+
+TEST_F(EngineTest, ARuntimeThatNamesNoTransportTakesTheGatherAlone) {
+  runtime_.startup.transports.clear();
+  EXPECT_THAT(engine().topology().routes, ElementsAre(wire::Route::kGather));
+}
+
 TEST_F(EngineTest, OtherRanksHoldNoRuntime) {
   options_.tp_rank = 1;
   EXPECT_FALSE(engine().generate({}).has_value());

@@ -106,7 +106,7 @@ After Runtime::handle(const Request& request, wire::Response& response) {
       break;
     case wire::Command::kStart: {
       const auto& start = std::get<wire::StartRequest>(payload);
-      wire::validate_header(start.header, options_.tp_size);
+      wire::validate_header(start.header, options_.tp_size, options_.routes);
       state_.check_start(start);
       forward(request);
       state_.started(start.header);
@@ -143,6 +143,9 @@ wire::StartupResult Runtime::startup(const Request& request) {
   result.committed_version = state_.version();
   for (const wire::Layout layout : options_.layouts) {
     result.layouts.emplace_back(name_of(layout));
+  }
+  for (const wire::Route route : options_.routes) {
+    result.transports.emplace_back(transport_of(route));
   }
   return result;
 }

@@ -31,6 +31,7 @@ struct RuntimeOptions {
   // timeouts: a worker that is late is given up, and the runtime with it.
   Duration worker_timeout = std::chrono::seconds(1800);
   std::vector<wire::Layout> layouts = {wire::Layout::kRankMajor, wire::Layout::kCompact};
+  std::vector<wire::Route> routes = {wire::Route::kGather, wire::Route::kReshard};
   // How to start the worker of a rank; the channel is made by the server.
   std::function<SpawnRequest(int tp_rank)> worker;
   // Makes the answer to a generate from all ranks' parts, in rank order. Default: rank 0's.

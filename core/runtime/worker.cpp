@@ -33,6 +33,8 @@ class Worker final : public CommandHandler {
   void sleep(const wire::SleepRequest& request);
   void wake_up(const wire::WakeUpRequest& request);
   void probe(const wire::ProbeIpcRequest& request);
+  void check_words(const wire::HandleMap& handles, std::span<const std::string> uuids,
+                   std::span<const std::uint64_t> words);
   void start(const wire::StartRequest& request);
   void update(wire::UpdateRequest request);
   wire::WorkerReceipt finish(const wire::FinishRequest& request);
@@ -163,27 +165,45 @@ void Worker::probe(const wire::ProbeIpcRequest& request) {
   if (request.words.size() != static_cast<std::size_t>(options_.tp_size)) {
     throw_violation(ErrorKind::kProtocol, "words", "must be one per TP rank");
   }
+  const bool all = !request.sources.empty();
+  if (all && request.sources.size() != request.words.size()) {
+    throw_violation(ErrorKind::kProtocol, "sources", "must be one per TP rank");
+  }
+  const std::vector<std::string> own = {device_.uuid()};
+  const std::span<const std::uint64_t> words =
+      all ? std::span(request.words)
+          : std::span(request.words).subspan(static_cast<std::size_t>(options_.tp_rank), 1);
+  check_words(request.handles, all ? request.sources : own, words);
+}
+
+// That the export of each of `uuids` can be opened and holds its word.
+void Worker::check_words(const wire::HandleMap& handles, std::span<const std::string> uuids,
+                         std::span<const std::uint64_t> words) {
   transfer::Importer importer(device_);
-  std::byte bytes[sizeof(std::uint64_t)] = {};
-  const device::RegionId region = importer.open(request.handles, sizeof(bytes));
+  std::vector<std::byte> bytes(words.size() * sizeof(std::uint64_t));
+  const auto regions = importer.open_all(handles, uuids, sizeof(std::uint64_t));
   {
     const device::Stream stream = device::create_stream(device_);
-    device_.download(stream.id(), region, 0, bytes);
+    for (std::size_t i = 0; i < regions.size(); ++i) {
+      device_.download(stream.id(), regions[i], 0,
+                       std::span(bytes).subspan(i * sizeof(std::uint64_t), sizeof(std::uint64_t)));
+    }
     device_.synchronize(stream.id(), deadline());
   }
-  std::uint64_t word = 0;
-  for (std::size_t i = 0; i < sizeof(bytes); ++i) {
-    word |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);
-  }
-  if (word != request.words[static_cast<std::size_t>(options_.tp_rank)]) {
-    throw_nothing_happened(ErrorKind::kIpc, device_.uuid(),
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    std::uint64_t word = 0;
+    for (std::size_t b = 0; b < sizeof(word); ++b) {
+      word |= std::to_integer<std::uint64_t>(bytes[i * sizeof(word) + b]) << (8 * b);
+    }
+    if (word == words[i]) continue;
+    throw_nothing_happened(ErrorKind::kIpc, uuids[i],
                            "the opened export does not hold its actor's word");
   }
 }
 
 void Worker::start(const wire::StartRequest& request) {
   const wire::PublicationHeader& header = request.header;
-  wire::validate_header(header, options_.tp_size);
+  wire::validate_header(header, options_.tp_size, options_.routes);
   const std::string uuid = device_.uuid();
   const auto& expected = header.device_uuids[static_cast<std::size_t>(options_.tp_rank)];
   if (expected != uuid) {
@@ -198,7 +218,11 @@ void Worker::start(const wire::StartRequest& request) {
 
 void Worker::update(wire::UpdateRequest request) {
   state_.check_update();
-  const device::RegionId packed = importer_.open(request.handles, loader_->buffer_bytes_needed());
+  const wire::PublicationHeader& header = state_.header();
+  const bool all = wire::route_of_transport(header.transport) == wire::Route::kReshard;
+  const std::vector<std::string> own = {device_.uuid()};
+  const auto packed = importer_.open_all(request.handles, all ? header.device_uuids : own,
+                                         loader_->buffer_bytes_needed());
   loader_->load(std::move(request), packed, deadline());
 }
 

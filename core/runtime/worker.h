@@ -8,11 +8,13 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tpsync/base/world.h"
 #include "tpsync/device/device.h"
 #include "tpsync/model/config.h"
 #include "tpsync/runtime/inference_engine.h"
+#include "tpsync/wire/publication.h"
 
 namespace tpsync::runtime {
 
@@ -20,6 +22,7 @@ struct WorkerOptions {
   int tp_rank = 0;
   int tp_size = 1;
   model::ModelConfig config;
+  std::vector<wire::Route> routes = {wire::Route::kGather, wire::Route::kReshard};  // that it takes
   std::string version;  // of the runtime's software, as capability
   std::uint64_t kv_cache_bytes = 0;
   std::int64_t committed_version = 0;                    // of the checkpoint

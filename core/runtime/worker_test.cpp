@@ -243,6 +243,101 @@ TEST_F(WorkerTest, TheProbeReadsItsOwnWordAndHasNoEffect) {
   EXPECT_EQ(memory_.open_imports(), 0u);
 }
 
+class ResharderTest : public WorkerTest {
+ protected:
+  ResharderTest() {
+    memory_.add_device("gpu-0", 1 << 20);
+    peer_actor_.emplace(memory_, device::HostDeviceOptions{"gpu-0", device::Landing::kAtLaunch});
+    handles_.entries.insert(handles_.entries.begin(), {"gpu-0", exported_by_peer(1024)});
+  }
+  ByteBuffer exported_by_peer(std::uint64_t bytes) {
+    return peer_actor_->export_region(
+        peer_actor_->allocate({.bytes = bytes, .kind = device::RegionKind::kExportable}));
+  }
+  wire::PublicationHeader reshard_header() const {
+    wire::PublicationHeader result = header(5);
+    result.transport = transport_of(wire::Route::kReshard);
+    return result;
+  }
+  wire::StartRequest reshard_start() const {
+    wire::StartRequest request = start(5);
+    request.header = reshard_header();
+    request.layout = wire::Layout::kRankMajor;
+    request.source_layout.emplace();
+    request.source_layout->world = 2;
+    for (const wire::TensorRecord& tensor : plan_.tensors) {
+      const std::uint64_t rows = model::rows_cols(tensor).rows;
+      for (const std::uint64_t bound : {std::uint64_t{0}, rows / 2, rows}) {
+        request.source_layout->row_bounds.push_back(bound);
+      }
+    }
+    return request;
+  }
+  wire::ProbeIpcRequest probe() {
+    std::uint64_t undefined = 0;  // their bytes were never written
+    for (int i = 0; i < 8; ++i) {
+      undefined = undefined << 8 | std::to_integer<std::uint64_t>(device::kUndefinedByte);
+    }
+    wire::ProbeIpcRequest request;
+    request.handles.entries.emplace_back("gpu-0", exported_by_peer(8));
+    request.handles.entries.emplace_back("gpu-1", exported(8));
+    request.words = {undefined, undefined};
+    request.sources = {"gpu-0", "gpu-1"};
+    return request;
+  }
+  std::optional<device::HostDevice> peer_actor_;
+};
+
+TEST_F(ResharderTest, APublicationReadsBothActorsBuffersAndLeavesNothingOpen) {
+  ask(wire::InitRequest{});
+  ask(reshard_start());
+  for (std::uint64_t c = 0; c < chunks_.size(); ++c) ask(update(c));
+  wire::FinishRequest last = finish(5);
+  last.header = reshard_header();
+  ask(last);
+  ask(wire::ReleaseRequest{});
+  const auto responses = serve_all();
+  ASSERT_EQ(responses.size(), names_.size());
+  for (const wire::Response& response : responses) EXPECT_TRUE(response.ok) << response.error;
+  EXPECT_EQ(memory_.open_imports(), 0u);
+}
+
+TEST_F(ResharderTest, AnActorWithoutAHandleIsNamed) {
+  handles_.entries.erase(handles_.entries.begin());
+  ask(wire::InitRequest{});
+  ask(reshard_start());
+  ask(update(0));
+  expect_last_failed(serve_all(), "PeerViolation: gpu-0: no handle for an actor's device");
+}
+
+TEST_F(ResharderTest, AWorkerThatDoesNotTakeTheRouteRefusesItsTransport) {
+  options_.routes = {wire::Route::kGather};
+  ask(wire::InitRequest{});
+  ask(reshard_start());
+  expect_last_failed(serve_all(), "transport: is not \"vllm_native_ipc\"");
+}
+
+TEST_F(ResharderTest, TheProbeReadsEveryActorsWord) {
+  wire::ProbeIpcRequest request = probe();
+  ask(request);
+  request.words[0] ^= 1;
+  ask(request);
+  request.sources.pop_back();
+  ask(request);
+  request = probe();
+  request.handles.entries[0].second = request.handles.entries[1].second;
+  ask(request);
+  ask(wire::GenerateRequest{});
+  const auto responses = serve_all();
+  ASSERT_EQ(responses.size(), 6u);
+  EXPECT_TRUE(responses[1].ok) << responses[1].error;
+  EXPECT_THAT(responses[2].error, HasSubstr("gpu-0: the opened export does not hold"));
+  EXPECT_THAT(responses[3].error, HasSubstr("sources: must be one per TP rank"));
+  EXPECT_THAT(responses[4].error, HasSubstr("gpu-0: the handle opened memory of device gpu-1"));
+  EXPECT_TRUE(responses[5].ok);
+  EXPECT_EQ(memory_.open_imports(), 0u);
+}
+
 TEST_F(WorkerTest, AProbeWithTheBufferThatIsStillOpenIsRefused) {
   ask(wire::InitRequest{});
   ask(start(5));

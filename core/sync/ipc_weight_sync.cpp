@@ -63,6 +63,7 @@ wire::SchemaReport schema_report(const wire::Manifest& manifest, const SyncOptio
   report.content_digest = options.content_digest;
   report.overlap = options.overlap;
   if (options.layout) report.layout = name_of(*options.layout);
+  report.route = name_of(options.route);
   report.flush_cache = options.flush_cache;
   report.control_timeout_ns = options.control_timeout.count();
   report.source = source;
@@ -85,6 +86,7 @@ void require_equal(const wire::SchemaReport& report, const wire::SchemaReport& f
   compare("content_digest", switched(report.content_digest), switched(first.content_digest));
   compare("overlap", switched(report.overlap), switched(first.overlap));
   compare("layout", named(report.layout), named(first.layout));
+  compare("route", report.route, first.route);
   compare("flush_cache", switched(report.flush_cache), switched(first.flush_cache));
   compare("control_timeout", std::to_string(report.control_timeout_ns) + " ns",
           std::to_string(first.control_timeout_ns) + " ns");
@@ -229,9 +231,9 @@ const IpcWeightSync::Plan& IpcWeightSync::plan() {
 // Throws unless the trainer holds exactly what the model's configuration says.
 void IpcWeightSync::check_source() {
   const auto& expected = plan().canonical.tensors;
-  if (!source_.usable()) {
+  if (!source_.usable(options_.route)) {
     throw_invalid(ErrorKind::kInvalidState, "weight group",
-                  "was aborted by an earlier failure; build a new one");
+                  "is missing, or was aborted by an earlier failure; build a new one");
   }
   const auto exported = source_.metadata();
   for (std::size_t t = 0; t < std::max(expected.size(), exported.size()); ++t) {
@@ -290,9 +292,15 @@ wire::TopologyReport IpcWeightSync::describe_target() {
   const auto takes = [&](wire::Layout layout) {
     return std::find(layouts.begin(), layouts.end(), layout) != layouts.end();
   };
-  report.layout = options_.layout                   ? *options_.layout
-                  : takes(wire::Layout::kRankMajor) ? wire::Layout::kRankMajor
-                                                    : wire::Layout::kCompact;
+  const auto& routes = topology.routes;
+  if (std::find(routes.begin(), routes.end(), options_.route) == routes.end()) {
+    throw_invalid(ErrorKind::kUnsupported, "route",
+                  "the runtime does not take " + std::string(name_of(options_.route)));
+  }
+  const bool reshards = options_.route == wire::Route::kReshard;
+  report.layout = options_.layout                               ? *options_.layout
+                  : reshards || takes(wire::Layout::kRankMajor) ? wire::Layout::kRankMajor
+                                                                : wire::Layout::kCompact;
   if (!takes(report.layout)) {
     throw_invalid(ErrorKind::kUnsupported, "layout",
                   "the runtime does not take " + std::string(name_of(report.layout)));
@@ -401,6 +409,7 @@ void IpcWeightSync::probe_ipc(const wire::TopologyReport& topology) {
           gathered, [&](ByteView bytes) { handles.push_back(wire::decode_handle_map(bytes)); });
       request.handles = transfer::merge_handles(topology.device_uuids, std::move(handles));
       for (int r = 0; r < group_->size(); ++r) request.words.push_back(probe_word(r));
+      if (options_.route == wire::Route::kReshard) request.sources = topology.device_uuids;
     });
     consensus_.agree(error);
     may_be_open = true;
@@ -430,12 +439,13 @@ wire::StartRequest IpcWeightSync::prepare_publication(const wire::TopologyReport
   consensus_.broadcast(id, error);
   wire::StartRequest start;
   attempt(error, [&] {
+    start.header.transport = transport_of(options_.route);
     start.header.publication_id = to_hex(id);
     start.header.model_version = next_version_;
     start.header.tp_world_size = topology.tp_world_size;
     start.header.expected_manifest = plan_->manifest;
     start.header.device_uuids = topology.device_uuids;
-    wire::validate_header(start.header, group_->size());
+    wire::validate_header(start.header, group_->size(), std::span(&options_.route, 1));
     plan_chunks();
     for (const transfer::Chunk& chunk : plan_->chunks)
       start.chunk_tensor_counts.push_back(chunk.count);
@@ -450,7 +460,8 @@ wire::StartRequest IpcWeightSync::prepare_publication(const wire::TopologyReport
         transfer::SenderOptions{.bucket_bytes = options_.bucket_bytes,
                                 .layout = topology.layout,
                                 .content_digest = options_.content_digest,
-                                .overlap = options_.overlap});
+                                .overlap = options_.overlap,
+                                .route = options_.route});
     start.buffer_bytes = sender_->buffer_bytes();
     start.slots = sender_->slots();
   });

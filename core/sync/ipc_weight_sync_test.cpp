@@ -200,6 +200,39 @@ TEST_F(IpcWeightSyncTest, ALayoutThatTheRuntimeDoesNotTakeIsRefused) {
   expect_untouched();
 }
 
+TEST_F(IpcWeightSyncTest, ARouteThatTheRuntimeDoesNotDeclareIsRefusedAndNoOtherTaken) {
+  actor_->options.route = wire::Route::kReshard;
+  target().given.layouts = {wire::Layout::kRankMajor};
+  sync().setup();
+  const ErrorRecord record = sync_failure();
+  EXPECT_EQ(record.kind, ErrorKind::kUnsupported);
+  EXPECT_EQ(record.remedy, Remedy::kFixInput);
+  EXPECT_EQ(record.subject, "route");
+  EXPECT_EQ(record.detail, "the runtime does not take reshard");
+  expect_untouched();
+}
+
+TEST_F(IpcWeightSyncTest, TheReshardRouteIsRankMajorAndIsNamedInHeaderAndProbe) {
+  actor_->options.route = wire::Route::kReshard;
+  target().given.routes = {wire::Route::kGather, wire::Route::kReshard};
+  sync().setup();
+  const ErrorRecord record = sync_failure();
+  EXPECT_EQ(record.kind, ErrorKind::kUnsupported);
+  EXPECT_EQ(record.subject, "layout");  // the target takes compact alone
+  expect_untouched();
+  target().given.layouts = {wire::Layout::kRankMajor};
+  EXPECT_EQ(sync().sync().model_version, 1);
+  EXPECT_EQ(target().header.transport, transport_of(wire::Route::kReshard));
+  EXPECT_THAT(target().probed.sources, testing::ElementsAre("gpu-0"));
+}
+
+TEST_F(IpcWeightSyncTest, TheGatherAsksEachWorkerForItsOwnActorsProbe) {
+  sync().setup();
+  sync().sync();
+  EXPECT_EQ(target().header.transport, wire::kTransport);
+  EXPECT_THAT(target().probed.sources, testing::IsEmpty());
+}
+
 TEST_F(IpcWeightSyncTest, ThePreflightNeedsLivingWorkersMemoryAndAPassedProbe) {
   sync().setup();
   const auto refused = [&] {

@@ -15,6 +15,9 @@ void check_options(const SyncOptions& options) {
   if (options.control_timeout <= Duration::zero()) {
     refuse("control_timeout", "must be greater than 0");
   }
+  if (options.route == wire::Route::kReshard && options.layout == wire::Layout::kCompact) {
+    refuse("route", "reshard needs the layout rank_major, not compact");
+  }
   if (options.adapter_name && *options.adapter_name != "default" && !options.lora_merged) {
     refuse("adapter_name", "an adapter other than \"default\" needs lora_merged");
   }

@@ -14,8 +14,8 @@
 
 namespace tpsync::sync {
 
-// bucket_bytes, flush_cache, control_timeout, content_digest, layout and overlap must be the same
-// on every rank: sync refuses others, by name, before the runtime is touched.
+// bucket_bytes, flush_cache, control_timeout, content_digest, layout, route and overlap must be the
+// same on every rank: sync refuses others, by name, before the runtime is touched.
 struct SyncOptions {
   std::uint64_t bucket_bytes = 2048 * kMiB;  // of one chunk; the packed buffer's size, or a third
   bool flush_cache = true;
@@ -34,13 +34,18 @@ struct SyncOptions {
   std::int64_t last_committed_version = 0;
   bool content_digest = false;
   std::optional<wire::Layout> layout;  // default: rank_major where the runtime takes it
+  // reshard: no gather; each worker pulls its slices out of all actors' buffers, which hold their
+  // own parts alone. In rank_major, and refused where the runtime does not declare it.
+  wire::Route route = wire::Route::kGather;
   // Gathers the next chunk, and packs the one after it, while the workers load one: in a buffer of
-  // three buckets. In compact, whose gather needs memory of its own, there is no overlap.
+  // three buckets. In compact, whose gather needs memory of its own, there is no overlap. By the
+  // reshard route the next chunk is packed meanwhile, in a buffer of two parts.
   bool overlap = true;
 };
 
 // Throws InvalidInput kInvalidConfig, subject the option, in order: bucket_bytes > 0;
-// control_timeout > 0; another adapter than "default" without lora_merged; name_remap patterns;
+// control_timeout > 0; the reshard route with another layout than rank_major; another adapter than
+// "default" without lora_merged; name_remap patterns;
 // last_committed_version from 0 to kCommittedVersionMax.
 void check_options(const SyncOptions& options);
 

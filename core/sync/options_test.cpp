@@ -39,6 +39,11 @@ TEST(SyncOptions, TheFirstViolatedRuleIsReported) {
   const std::vector<std::pair<std::string, Edit>> in_order = {
       {"bucket_bytes", [](auto& o) { o.bucket_bytes = 0; }},
       {"control_timeout", [](auto& o) { o.control_timeout = Duration(0); }},
+      {"route",
+       [](auto& o) {
+         o.route = wire::Route::kReshard;
+         o.layout = wire::Layout::kCompact;
+       }},
       {"adapter_name", [](auto& o) { o.adapter_name = "mine"; }},
       {"name_remap",
        [](auto& o) {

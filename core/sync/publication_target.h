@@ -21,6 +21,7 @@ struct TargetTopology {
   std::vector<std::int64_t> worker_pids;  // by TP rank
   std::int64_t committed_version = 0;
   std::vector<wire::Layout> layouts;  // chunk layouts that the runtime takes; not empty
+  std::vector<wire::Route> routes = {wire::Route::kGather};  // that it takes
   bool weights_awake = false;
 };
 
@@ -41,8 +42,8 @@ class PublicationTarget {
   // Throws InvalidInput kInvalidConfig for another level than 1 and 2; then nothing is changed.
   virtual void set_weight_sync_sleep_level(const SleepPolicy& policy) = 0;
 
-  // The worker of each device opens its actor's probe export and closes it again. Has no effect in
-  // the runtime: NothingHappened kRemote or kIpc leaves it usable.
+  // Each worker opens the probe exports that the request gives it to read, and closes them again.
+  // Has no effect in the runtime: NothingHappened kRemote or kIpc leaves it usable.
   virtual void probe_ipc(const wire::ProbeIpcRequest& request) = 0;
 
   // The native commands, in this order. Each blocks until the reply or its deadline. After any

@@ -193,6 +193,7 @@ TEST_F(TwoActors, AnOptionThatMustBeEqualIsNamedTogetherWithTheRank) {
       {"content_digest", [](Actor& actor) { actor.options.content_digest = true; }},
       {"overlap", [](Actor& actor) { actor.options.overlap = false; }},
       {"layout", [](Actor& actor) { actor.options.layout = wire::Layout::kCompact; }},
+      {"route", [](Actor& actor) { actor.options.route = wire::Route::kReshard; }},
       {"flush_cache", [](Actor& actor) { actor.options.flush_cache = false; }},
       {"control_timeout", [](Actor& actor) { actor.options.control_timeout += seconds(1); }}};
   for (const auto& [name, edit] : cases) {

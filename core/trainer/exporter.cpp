@@ -84,9 +84,19 @@ std::uint64_t product(const std::vector<std::uint64_t>& shape, std::size_t from)
 
 Exporter::Exporter(device::Device& device, collective::ShardGroup& shards,
                    std::span<const ShardedParameter> parameters, const ExporterOptions& options)
-    : device_(device), shards_(shards), options_(options) {
-  rank_ = static_cast<std::uint64_t>(shards.rank());
-  world_ = static_cast<std::uint64_t>(shards.size());
+    : Exporter(device, &shards, ActorPlace{shards.rank(), shards.size()}, parameters, options) {}
+
+Exporter::Exporter(device::Device& device, ActorPlace place,
+                   std::span<const ShardedParameter> parameters, const ExporterOptions& options)
+    : Exporter(device, nullptr, place, parameters, options) {}
+
+Exporter::Exporter(device::Device& device, collective::ShardGroup* shards, ActorPlace place,
+                   std::span<const ShardedParameter> parameters, const ExporterOptions& options)
+    : device_(device),
+      shards_(shards),
+      options_(options),
+      rank_(static_cast<std::uint64_t>(place.rank)),
+      world_(static_cast<std::uint64_t>(place.world)) {
   layout_.world = world_;
   std::vector<const ShardedParameter*> ordered;
   ordered.reserve(parameters.size());
@@ -195,7 +205,9 @@ void Exporter::add_tensor(std::string name, std::vector<std::int64_t> shape, DTy
 
 std::span<const wire::TensorRecord> Exporter::metadata() { return records_; }
 const wire::SourceLayout& Exporter::layout() { return layout_; }
-bool Exporter::usable() const noexcept { return shards_.usable(); }
+bool Exporter::usable(wire::Route route) const noexcept {
+  return route == wire::Route::kReshard || (shards_ != nullptr && shards_->usable());
+}
 
 // Everything about a target but its memory; kept for the next publication with the same chunks and
 // layout.
@@ -209,6 +221,7 @@ struct Exporter::Plan {
   };
   std::vector<transfer::Chunk> chunks;
   wire::Layout layout = wire::Layout::kCompact;
+  wire::Route route = wire::Route::kGather;
   bool digest = false;
   std::uint64_t buffer_bytes = 0;
   std::uint64_t slots = 1;
@@ -253,23 +266,26 @@ class Exporter::Pass final : public transfer::WeightPass {
 };
 
 std::unique_ptr<transfer::WeightPass> Exporter::begin(const transfer::PassTarget& target) {
+  TPSYNC_ASSERT(target.layout == wire::Layout::kRankMajor ||
+                (target.slots == 1 && target.route == wire::Route::kGather));
+  TPSYNC_ASSERT(target.route == wire::Route::kReshard || shards_ != nullptr);
   if (plan_ && plan_->chunks == target.chunks && plan_->layout == target.layout &&
-      plan_->digest == target.content_digest && plan_->buffer_bytes == target.buffer_bytes &&
-      plan_->slots == target.slots) {
+      plan_->route == target.route && plan_->digest == target.content_digest &&
+      plan_->buffer_bytes == target.buffer_bytes && plan_->slots == target.slots) {
     return std::make_unique<Pass>(*this, target);
   }
   auto plan = std::make_unique<Plan>();
   plan->chunks = target.chunks;
   plan->layout = target.layout;
+  plan->route = target.route;
   plan->digest = target.content_digest;
   plan->buffer_bytes = target.buffer_bytes;
   plan->slots = target.slots;
-  TPSYNC_ASSERT(target.layout == wire::Layout::kRankMajor || target.slots == 1);
   for (const transfer::Chunk& chunk : target.chunks) {
     const std::uint64_t slot =
         transfer::slot_offset(target.buffer_bytes, target.slots, plan->plans.size());
     TPSYNC_ASSERT(chunk.first + chunk.count <= records_.size());
-    const auto regions = transfer::rank_major_pieces(records_, chunk, layout_);
+    const auto regions = transfer::rank_major_pieces(records_, chunk, layout_, target.route);
     Plan::ChunkPlan& out = plan->plans.emplace_back();
     out.parts.reserve(regions.regions.size());
     for (const auto& region : regions.regions)
@@ -339,7 +355,7 @@ Exporter::Pass::Pass(Exporter& owner, const transfer::PassTarget& target)
       packing_(device::create_stream(owner.device_)),
       stream_(device::create_stream(owner.device_)) {
   device::RegionId packed = target.buffer;
-  const bool reads_peers = owner.shards_.reads_peers();
+  const bool reads_peers = target.route == wire::Route::kGather && owner.shards_->reads_peers();
   if (target.layout == wire::Layout::kCompact) {
     staging_ = device::allocate(
         owner.device_,
@@ -347,7 +363,7 @@ Exporter::Pass::Pass(Exporter& owner, const transfer::PassTarget& target)
          .kind = reads_peers ? device::RegionKind::kExportable : device::RegionKind::kPlain});
     packed = staging_.id();
   } else if (reads_peers) {
-    owner.shards_.attach(packed, target.handle);
+    owner.shards_->attach(packed, target.handle);
   }
   peers_may_read_ = reads_peers;
   bindings_.reserve(1 + owner.regions_.size());
@@ -381,17 +397,22 @@ void Exporter::Pass::gather(std::uint64_t chunk, std::uint64_t, Deadline deadlin
                             collective::ControlGroup& watch) {
   const Plan::ChunkPlan& plan = owner_.plan_->plans[chunk];
   if (packed_count_ == chunk) pack(chunk);
-  owner_.shards_.wait(packing_.id(), deadline, watch);
+  if (target_.route == wire::Route::kReshard) {
+    owner_.device_.synchronize(packing_.id(), deadline);
+    if (target_.content_digest) add_sums(chunk);
+    return;
+  }
+  owner_.shards_->wait(packing_.id(), deadline, watch);
   if (target_.content_digest) add_sums(chunk);
   const bool ahead = target_.slots == transfer::kSlotsMax;
   if (ahead && packed_count_ < target_.chunks.size()) pack(chunk + 1);
-  owner_.shards_.all_gather(stream_.id(), bindings_[0], plan.parts);
+  owner_.shards_->all_gather(stream_.id(), bindings_[0], plan.parts);
   if (plan.unpermute) {
-    if (owner_.shards_.reads_peers()) owner_.shards_.wait(stream_.id(), deadline, watch);
+    if (owner_.shards_->reads_peers()) owner_.shards_->wait(stream_.id(), deadline, watch);
     const device::RegionId both[] = {staging_.id(), target_.buffer};
     owner_.device_.launch(stream_.id(), *plan.unpermute, both);
   }
-  owner_.shards_.wait(stream_.id(), deadline, watch);
+  owner_.shards_->wait(stream_.id(), deadline, watch);
 }
 
 void Exporter::Pass::add_sums(std::uint64_t chunk) {
@@ -406,7 +427,7 @@ bool Exporter::Pass::quiesce(Deadline deadline) {
   try {
     owner_.device_.synchronize(packing_.id(), deadline);
     owner_.device_.synchronize(stream_.id(), deadline);
-    peers_may_read_ = peers_may_read_ && !owner_.shards_.detach(bindings_[0], deadline);
+    peers_may_read_ = peers_may_read_ && !owner_.shards_->detach(bindings_[0], deadline);
     return !peers_may_read_;
   } catch (const std::exception&) {
     return false;

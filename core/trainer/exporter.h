@@ -4,8 +4,9 @@
 // missing here, and shows as a difference from the plan, which is made from the configuration by
 // other code. Rules: experts come in the fused order (all gate and up of a layer's experts, then
 // all down) whichever form they are stored in; shards are cast to the wire dtype before the gather;
-// one group of collectives per chunk; the records emitted are those of the chunks that were
-// prepared, and what bytes were packed for them is proven by the content digest alone.
+// one group of collectives per chunk, without any by the reshard route; the records emitted are
+// those of the chunks that were prepared, and what bytes were packed for them is proven by the
+// content digest alone.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,12 @@ struct ExporterOptions {
   std::uint64_t moe_intermediate_size = 0;  // checked against fused experts unless 0
 };
 
+// This actor among all.
+struct ActorPlace {
+  int rank = 0;
+  int world = 1;
+};
+
 class Exporter final : public transfer::WeightSource {
  public:
   // `parameters` in state-dict order, the same on every rank but for region and offset; read here
@@ -35,16 +42,21 @@ class Exporter final : public transfer::WeightSource {
   // of odd or unexpected size, or not cut at expert bounds.
   Exporter(device::Device& device, collective::ShardGroup& shards,
            std::span<const ShardedParameter> parameters, const ExporterOptions& options);
+  // Without a weight group: for the reshard route alone.
+  Exporter(device::Device& device, ActorPlace place, std::span<const ShardedParameter> parameters,
+           const ExporterOptions& options);
   ~Exporter() override;
 
   std::span<const wire::TensorRecord> metadata() override;
   const wire::SourceLayout& layout() override;
   std::unique_ptr<transfer::WeightPass> begin(const transfer::PassTarget& target) override;
-  bool usable() const noexcept override;
+  bool usable(wire::Route route) const noexcept override;
 
  private:
   struct Plan;
   class Pass;
+  Exporter(device::Device& device, collective::ShardGroup* shards, ActorPlace place,
+           std::span<const ShardedParameter> parameters, const ExporterOptions& options);
   void add_tensor(std::string name, std::vector<std::int64_t> shape, DType stored,
                   const std::vector<std::uint64_t>& bounds, std::uint32_t binding,
                   std::uint64_t offset);
@@ -53,7 +65,7 @@ class Exporter final : public transfer::WeightSource {
   std::uint32_t bind(device::RegionId region);
 
   device::Device& device_;
-  collective::ShardGroup& shards_;
+  collective::ShardGroup* shards_;  // null: there is none
   ExporterOptions options_;
   std::uint64_t rank_ = 0;
   std::uint64_t world_ = 0;

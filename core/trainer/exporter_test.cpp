@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <atomic>
 #include <barrier>
 #include <map>
 
@@ -18,6 +19,7 @@
 #include "tpsync/model/tp_layout.h"
 #include "tpsync/transfer/chunk_layout.h"
 #include "tpsync/transfer/content_digest.h"
+#include "tpsync/transfer/importer.h"
 #include "tpsync/transfer/loader.h"
 #include "tpsync/transfer/sender.h"
 
@@ -53,6 +55,7 @@ struct Meeting {
   std::unique_ptr<Mutex> one;
   bool reads_peers = false;  // gathers are done in wait()
   bool lets_go = true;       // what detach() says
+  std::atomic<int> gathers = 0;
   int attached = 0;
   int detached = 0;
 };
@@ -64,6 +67,7 @@ class LocalShards final : public collective::ShardGroup {
   int size() const override { return static_cast<int>(meeting_.members.size()); }
   void all_gather(device::StreamId stream, device::RegionId buffer,
                   std::span<const collective::GatherPart> parts) override {
+    ++meeting_.gathers;
     pending_ = [this, stream, buffer, kept = std::vector(parts.begin(), parts.end())] {
       meeting_.all.arrive_and_wait();
       {
@@ -136,6 +140,7 @@ struct Form {
   DType stored = DType::kBFloat16;
   std::uint64_t cut_key = 0;  // 0: as FSDP cuts; else uneven by this key
   bool reads_peers = false;   // of the weight group
+  wire::Route route = wire::Route::kGather;
 };
 
 // All ranks' shards of a model, on one host device per rank.
@@ -177,10 +182,13 @@ class Actors {
     const model::CanonicalPlan plan = model::plan_canonical(config_);
     const auto chunks = transfer::plan_chunks(plan.tensors, bucket);
     const auto ranks = static_cast<std::uint64_t>(world());
-    const std::uint64_t slots = layout == wire::Layout::kRankMajor
-                                    ? std::min<std::uint64_t>(transfer::kSlotsMax, chunks.size())
-                                    : 1;
-    const std::uint64_t bytes = slots * transfer::slot_bytes(layout, bucket, ranks, slots);
+    const bool reshards = form_.route == wire::Route::kReshard;
+    const std::uint64_t slots_max = reshards ? transfer::kReshardSlotsMax : transfer::kSlotsMax;
+    const std::uint64_t slots =
+        layout == wire::Layout::kRankMajor ? std::min<std::uint64_t>(slots_max, chunks.size()) : 1;
+    const std::uint64_t bytes =
+        slots * (reshards ? transfer::reshard_slot_bytes(plan.tensors, chunks, exporter(0).layout())
+                          : transfer::slot_bytes(layout, bucket, ranks, slots));
     std::vector<device::Region> buffers;
     std::vector<std::unique_ptr<transfer::WeightPass>> passes;
     for (int r = 0; r < world(); ++r) {
@@ -189,6 +197,8 @@ class Actors {
     }
     std::vector<Worker> workers;
     wire::StartRequest start;
+    start.header.transport = transport_of(form_.route);
+    for (int r = 0; r < world(); ++r) start.header.device_uuids.push_back(uuid(r));
     for (const auto& chunk : chunks) start.chunk_tensor_counts.push_back(chunk.count);
     start.buffer_bytes = bytes;
     start.slots = slots;
@@ -205,6 +215,7 @@ class Actors {
                                           .buffer_bytes = bytes,
                                           .slots = slots,
                                           .layout = layout,
+                                          .route = form_.route,
                                           .bucket_bytes = bucket,
                                           .content_digest = true,
                                           .chunks = chunks}));
@@ -219,11 +230,20 @@ class Actors {
         }
         for (const auto& rank : running) rank->join();
       }
+      wire::HandleMap handles;
+      for (int r = 0; r < world(); ++r) {
+        handles.entries.emplace_back(
+            uuid(r), device(r).export_region(buffers[static_cast<std::size_t>(r)].id()));
+      }
       for (int r = 0; r < world(); ++r) {
         Worker& worker = workers[static_cast<std::size_t>(r)];
-        const auto handle = device(r).export_region(buffers[static_cast<std::size_t>(r)].id());
-        const device::Import import(*worker.device, worker.device->import_region(handle).region);
-        worker.loader->load(update(plan, chunks[c], c), import.id(), Deadline::never());
+        transfer::Importer importer(*worker.device);
+        const std::vector<std::string> own = {uuid(r)};
+        const auto packed =
+            importer.open_all(handles, reshards ? start.header.device_uuids : own, bytes);
+        worker.loader->load(update(plan, chunks[c], c), packed, Deadline::never());
+      }
+      for (int r = 0; r < world(); ++r) {
         device(r).revoke_export(buffers[static_cast<std::size_t>(r)].id());
       }
     }
@@ -448,6 +468,9 @@ TEST(Publication, BothLayoutsBothStorageFormsAndAnyShardingGiveTheSameResidentBy
     form.cut_key = *rc::gen::inRange<std::uint64_t>(0, 1000);
     form.reads_peers = *rc::gen::arbitrary<bool>();
     const wire::Layout layout = *rc::gen::element(wire::Layout::kCompact, wire::Layout::kRankMajor);
+    if (layout == wire::Layout::kRankMajor) {
+      form.route = *rc::gen::element(wire::Route::kGather, wire::Route::kReshard);
+    }
     const Published other = published(config, world, form, layout,
                                       static_cast<std::uint64_t>(*rc::gen::inRange(256, 1500)));
     RC_ASSERT(other.resident == reference.resident);
@@ -461,6 +484,29 @@ TEST(Publication, AtFourRanksKvHeadsAreReplicatedAndAllLayoutsAgree) {
   const Published rank_major =
       published(config, 4, {.fused = false, .cut_key = 7}, wire::Layout::kRankMajor, 1024);
   EXPECT_EQ(compact.resident, rank_major.resident);
+  const Published resharded =
+      published(config, 4, {.fused = false, .cut_key = 7, .route = wire::Route::kReshard},
+                wire::Layout::kRankMajor, 1024);
+  EXPECT_EQ(compact.resident, resharded.resident);
+  EXPECT_EQ(compact.sums, resharded.sums);
+}
+
+TEST(Exporter, WithoutAWeightGroupOnlyTheReshardRouteIsUsable) {
+  device::HostMemory memory;
+  memory.add_device("d", kDeviceBytes);
+  device::HostDevice device(memory, {.uuid = "d"});
+  const Exporter exporter(device, ActorPlace{0, 1}, {}, {});
+  EXPECT_TRUE(exporter.usable(wire::Route::kReshard));
+  EXPECT_FALSE(exporter.usable(wire::Route::kGather));
+}
+
+TEST(Publication, TheReshardRouteNeitherGathersNorLetsPeersReadItsBuffer) {
+  Actors actors(config_named("tiny"), 2, {.reads_peers = true, .route = wire::Route::kReshard});
+  Published result;
+  actors.publish(wire::Layout::kRankMajor, 1024, result.sums, result.attestations);
+  EXPECT_EQ(actors.meeting().attached, 0);
+  EXPECT_EQ(actors.meeting().detached, 0);
+  EXPECT_EQ(actors.meeting().gathers, 0);
 }
 
 TEST(Publication, APassKeepsABufferThatAPeerMayStillRead) {

@@ -1,5 +1,7 @@
 #include "tpsync/transfer/chunk_layout.h"
 
+#include <algorithm>
+
 #include "tpsync/base/bytes.h"
 #include "tpsync/base/errors.h"
 #include "tpsync/model/plan.h"
@@ -21,6 +23,23 @@ std::uint64_t slot_bytes(wire::Layout layout, std::uint64_t bucket_bytes, std::u
   return slots > 1 ? align_up(bytes, kSlotAlignment) : bytes;
 }
 
+std::uint64_t reshard_slot_bytes(std::span<const wire::TensorRecord> tensors,
+                                 std::span<const Chunk> chunks, const wire::SourceLayout& source) {
+  std::uint64_t largest = 1;  // an export has bytes
+  std::vector<std::uint64_t> bytes(source.world);
+  for (const Chunk& chunk : chunks) {
+    std::fill(bytes.begin(), bytes.end(), 0);
+    for (std::uint64_t t = chunk.first; t < chunk.first + chunk.count; ++t) {
+      const std::uint64_t* bounds = source.row_bounds.data() + t * (source.world + 1);
+      const std::uint64_t row = row_bytes(tensors[t], bounds[source.world]);
+      for (std::uint64_t r = 0; r < source.world; ++r)
+        bytes[r] += (bounds[r + 1] - bounds[r]) * row;
+    }
+    for (const std::uint64_t one : bytes) largest = std::max(largest, one);
+  }
+  return align_up(largest, kSlotAlignment);
+}
+
 std::vector<Piece> compact_pieces(std::span<const wire::TensorRecord> tensors, const Chunk& chunk) {
   std::vector<Piece> pieces;
   pieces.reserve(chunk.count);
@@ -34,13 +53,13 @@ std::vector<Piece> compact_pieces(std::span<const wire::TensorRecord> tensors, c
 }
 
 RankMajorChunk rank_major_pieces(std::span<const wire::TensorRecord> tensors, const Chunk& chunk,
-                                 const wire::SourceLayout& source) {
+                                 const wire::SourceLayout& source, wire::Route route) {
   RankMajorChunk result;
   result.regions.resize(source.world);
   result.pieces.reserve(chunk.count * source.world);
   std::uint64_t offset = 0;
   for (std::uint64_t r = 0; r < source.world; ++r) {
-    offset = align_up(offset, kRegionAlignment);
+    offset = route == wire::Route::kReshard ? 0 : align_up(offset, kRegionAlignment);
     ActorRegion& region = result.regions[r];
     region.offset = offset;
     region.first_piece = result.pieces.size();

@@ -72,6 +72,40 @@ TEST_F(ChunkLayout, ChunksTakeTheAlignedSlotsOfABufferInTurn) {
   EXPECT_EQ(slot_offset(100, 1, 7), 0u);
 }
 
+TEST_F(ChunkLayout, ByTheReshardRouteEachRegionBeginsItsActorsBuffer) {
+  const RankMajorChunk gathered = rank_major_pieces(tensors_, all_, source_);
+  const RankMajorChunk chunk = rank_major_pieces(tensors_, all_, source_, wire::Route::kReshard);
+  ASSERT_EQ(chunk.regions.size(), 2u);
+  std::uint64_t largest = 0;
+  for (std::uint64_t r = 0; r < 2; ++r) {
+    EXPECT_EQ(chunk.regions[r].offset, 0u);
+    EXPECT_EQ(chunk.regions[r].bytes, gathered.regions[r].bytes);
+    const auto pieces = chunk.pieces_of(r);
+    ASSERT_EQ(pieces.size(), gathered.pieces_of(r).size());
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      Piece moved = gathered.pieces_of(r)[i];
+      moved.offset -= gathered.regions[r].offset;
+      EXPECT_EQ(pieces[i], moved);
+    }
+    largest = std::max(largest, chunk.regions[r].bytes);
+  }
+  EXPECT_EQ(reshard_slot_bytes(tensors_, std::span(&all_, 1), source_), align_up(largest, 256));
+}
+
+TEST_F(ChunkLayout, ASlotOfTheReshardRouteHoldsTheLargestPartOfAnyChunk) {
+  wire::SourceLayout lopsided = source_;  // everything is actor 1's
+  std::uint64_t largest = 0;
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    lopsided.row_bounds[3 * t + 1] = 0;
+    largest = std::max(largest, tensors_[t].nbytes);
+  }
+  std::vector<Chunk> chunks;
+  for (std::uint64_t t = 0; t < tensors_.size(); ++t) chunks.push_back({t, 1, tensors_[t].nbytes});
+  EXPECT_EQ(reshard_slot_bytes(tensors_, chunks, lopsided), align_up(largest, 256));
+  const std::vector<Chunk> whole = {{0, tensors_.size(), 0}};
+  EXPECT_GE(reshard_slot_bytes(tensors_, whole, lopsided), largest);
+}
+
 TEST_F(ChunkLayout, BoundsFromOutsideAreCheckedBeforeUse) {
   check_source_layout(tensors_, source_);
   const auto refused = [&](wire::SourceLayout source) {

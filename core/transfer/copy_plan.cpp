@@ -13,14 +13,15 @@ namespace {
 
 // The part of `piece` that `placement` wants, as one copy; joined into one run where both sides are
 // contiguous.
-void append_copy(const Piece& piece, std::uint64_t cols, std::uint64_t item_bytes,
-                 const model::Placement& placement, std::vector<device::TileCopy>& out) {
+void append_copy(const Piece& piece, device::Binding src, std::uint64_t cols,
+                 std::uint64_t item_bytes, const model::Placement& placement,
+                 std::vector<device::TileCopy>& out) {
   const std::uint64_t row0 = std::max(piece.row0, placement.row0);
   const std::uint64_t row1 = std::min(piece.row1, placement.row1);
   if (row0 >= row1 || placement.col0 >= placement.col1) return;
   device::TileCopy copy;
   copy.dst = kResidentBinding;
-  copy.src = kPackedBinding;
+  copy.src = src;
   copy.dst_pitch = placement.pitch;
   copy.dst_offset = placement.offset + (row0 - placement.row0) * placement.pitch;
   copy.src_pitch = cols * item_bytes;
@@ -34,6 +35,47 @@ void append_copy(const Piece& piece, std::uint64_t cols, std::uint64_t item_byte
     copy.rows = 1;
   }
   out.push_back(copy);
+}
+
+std::uint64_t bytes_of(std::span<const device::TileCopy> copies) {
+  std::uint64_t bytes = 0;
+  for (const device::TileCopy& copy : copies) bytes += copy.row_bytes * copy.rows;
+  return bytes;
+}
+
+// The copies of all actors in the order in which one launch begins them: always one of the actor
+// whose part is the least done, and of equal ones of the first from `first_actor` on.
+std::vector<device::TileCopy> take_turns(const std::vector<std::vector<device::TileCopy>>& by_actor,
+                                         std::uint64_t first_actor) {
+  struct Part {
+    std::span<const device::TileCopy> rest;
+    std::uint64_t bytes = 0;
+    std::uint64_t done = 0;
+    std::uint64_t progress() const {  // in thousandths, of what a device may hold
+      constexpr std::uint64_t kUnits = 1000;
+      return done * kUnits / std::max<std::uint64_t>(bytes, 1);
+    }
+  };
+  std::vector<Part> parts;
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < by_actor.size(); ++i) {
+    const auto& copies = by_actor[(first_actor + i) % by_actor.size()];
+    parts.push_back({copies, bytes_of(copies)});
+    count += copies.size();
+  }
+  std::vector<device::TileCopy> order;
+  order.reserve(count);
+  while (order.size() < count) {
+    Part* next = nullptr;
+    for (Part& part : parts) {
+      if (part.rest.empty()) continue;
+      if (next == nullptr || part.progress() < next->progress()) next = &part;
+    }
+    order.push_back(next->rest.front());
+    next->done += bytes_of(next->rest.first(1));
+    next->rest = next->rest.subspan(1);
+  }
+  return order;
 }
 
 struct Interval {
@@ -56,8 +98,9 @@ void append_intervals(const device::TileCopy& copy, std::vector<Interval>& out) 
 
 CopyPlan plan_copies(const model::TpLayout& layout, std::span<const wire::TensorRecord> tensors,
                      std::span<const Chunk> chunks, wire::Layout chunk_layout,
-                     const wire::SourceLayout* source) {
+                     const wire::SourceLayout* source, wire::Route route) {
   TPSYNC_ASSERT(chunk_layout == wire::Layout::kCompact || source != nullptr);
+  TPSYNC_ASSERT(chunk_layout == wire::Layout::kRankMajor || route == wire::Route::kGather);
   std::vector<std::uint64_t> first_placement(tensors.size() + 1, 0);
   std::size_t next = 0;
   for (std::uint64_t t = 0; t < tensors.size(); ++t) {
@@ -70,25 +113,37 @@ CopyPlan plan_copies(const model::TpLayout& layout, std::span<const wire::Tensor
   CopyPlan plan;
   plan.chunks.resize(chunks.size());
   for (std::size_t c = 0; c < chunks.size(); ++c) {
-    std::vector<device::TileCopy>& copies = plan.chunks[c];
-    const auto append = [&](const Piece& piece) {
-      const std::uint64_t cols = model::rows_cols(tensors[piece.tensor]).cols;
-      for (std::uint64_t p = first_placement[piece.tensor]; p < first_placement[piece.tensor + 1];
-           ++p) {
-        append_copy(piece, cols, layout.item_bytes, layout.placements[p], copies);
+    const auto copies_of = [&](std::span<const Piece> pieces, device::Binding src) {
+      std::vector<device::TileCopy> copies;
+      copies.reserve(pieces.size());
+      for (const Piece& piece : pieces) {
+        const std::uint64_t cols = model::rows_cols(tensors[piece.tensor]).cols;
+        for (std::uint64_t p = first_placement[piece.tensor]; p < first_placement[piece.tensor + 1];
+             ++p) {
+          append_copy(piece, src, cols, layout.item_bytes, layout.placements[p], copies);
+        }
       }
+      return copies;
     };
-    std::vector<Piece> pieces;
     std::uint64_t bytes = chunks[c].bytes;
     if (chunk_layout == wire::Layout::kCompact) {
-      pieces = compact_pieces(tensors, chunks[c]);
+      plan.chunks[c] = copies_of(compact_pieces(tensors, chunks[c]), kPackedBinding);
     } else {
-      RankMajorChunk chunk = rank_major_pieces(tensors, chunks[c], *source);
-      pieces = std::move(chunk.pieces);
-      bytes = chunk.regions.back().offset + chunk.regions.back().bytes;
+      const RankMajorChunk chunk = rank_major_pieces(tensors, chunks[c], *source, route);
+      bytes = 0;
+      for (const ActorRegion& region : chunk.regions) {
+        bytes = std::max(bytes, region.offset + region.bytes);
+      }
+      if (route == wire::Route::kGather) {
+        plan.chunks[c] = copies_of(chunk.pieces, kPackedBinding);
+      } else {
+        std::vector<std::vector<device::TileCopy>> by_actor;
+        for (std::uint64_t r = 0; r < chunk.regions.size(); ++r) {
+          by_actor.push_back(copies_of(chunk.pieces_of(r), source_binding(r)));
+        }
+        plan.chunks[c] = take_turns(by_actor, static_cast<std::uint64_t>(layout.tp_rank));
+      }
     }
-    copies.reserve(pieces.size());
-    for (const Piece& piece : pieces) append(piece);
     plan.buffer_bytes = std::max(plan.buffer_bytes, bytes);
   }
   return plan;

@@ -74,5 +74,53 @@ TEST(CopyPlan, ACopyOutsideEveryParameterIsSeen) {
   EXPECT_NE(refusal(broken).find("outside every parameter"), std::string::npos);
 }
 
+// Each tensor's rows are cut evenly among as many actors as there are TP ranks.
+CopyPlan resharded(const Planned& p, std::uint64_t actors, std::uint64_t bucket) {
+  wire::SourceLayout source;
+  source.world = actors;
+  for (const auto& tensor : p.plan.tensors) {
+    const std::uint64_t rows = model::rows_cols(tensor).rows;
+    for (std::uint64_t r = 0; r <= actors; ++r) source.row_bounds.push_back(rows * r / actors);
+  }
+  return plan_copies(p.layout, p.plan.tensors, plan_chunks(p.plan.tensors, bucket),
+                     wire::Layout::kRankMajor, &source, wire::Route::kReshard);
+}
+
+TEST(CopyPlan, TheReshardRouteCoversEveryByteOutOfAllActorsBuffers) {
+  for (const int tp : {1, 2, 4}) {
+    for (int rank = 0; rank < tp; ++rank) {
+      Planned p = planned(tp, rank);
+      p.copies = resharded(p, static_cast<std::uint64_t>(tp), 1024);
+      EXPECT_EQ(refusal(p), "");
+    }
+  }
+}
+
+TEST(CopyPlan, CopiesOfTheReshardRouteTakeTurnsAndEachWorkerBeginsWithAnotherActor) {
+  constexpr int kTp = 4;
+  for (int rank = 0; rank < kTp; ++rank) {
+    const Planned p = planned(kTp, rank);
+    const CopyPlan plan = resharded(p, kTp, 1 << 20);
+    ASSERT_EQ(plan.chunks.size(), 1u);
+    const auto& copies = plan.chunks[0];
+    std::vector<std::uint64_t> total(kTp), done(kTp);
+    const auto actor_of = [](const device::TileCopy& copy) {
+      return static_cast<std::size_t>(copy.src - source_binding(0));
+    };
+    for (const auto& copy : copies) total[actor_of(copy)] += copy.row_bytes * copy.rows;
+    EXPECT_EQ(actor_of(copies[0]), static_cast<std::size_t>(rank));
+    // A copy is always one of the actor whose part is the least done.
+    for (const auto& copy : copies) {
+      const std::size_t own = actor_of(copy);
+      for (std::size_t other = 0; other < kTp; ++other) {
+        if (done[other] == total[other]) continue;
+        EXPECT_LE(done[own] * 1000 / total[own], done[other] * 1000 / total[other] + 1);
+      }
+      done[own] += copy.row_bytes * copy.rows;
+    }
+    EXPECT_EQ(done, total);
+  }
+}
+
 }  // namespace
 }  // namespace tpsync::transfer

@@ -1,9 +1,12 @@
-// A worker's view of its actor's packed buffer: opened once per export, released once. The same
-// handle bytes mean the same export; other bytes close the old mapping before the new one is
-// opened.
+// A worker's view of the actors' packed buffers: of its own actor's alone, or by the reshard route
+// of all. Each is opened once per export and released once. The same handle bytes mean the same
+// export; other bytes close the old mappings before new ones are opened.
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "tpsync/device/handles.h"
 #include "tpsync/wire/messages.h"
@@ -19,16 +22,32 @@ class Importer {
   // device; RuntimeBroken kIpc if it cannot be opened. After a failure nothing is open.
   device::RegionId open(const wire::HandleMap& handles, std::uint64_t bytes);
 
-  bool is_open() const { return static_cast<bool>(import_); }
+  // The regions behind the entries of `uuids`, distinct, in their order; the same ones from call to
+  // call, or other handles for all. Opens another device's memory where an entry is for it. Throws
+  // the same, subject the UUID of the entry. The result is valid until the next call.
+  std::span<const device::RegionId> open_all(const wire::HandleMap& handles,
+                                             std::span<const std::string> uuids,
+                                             std::uint64_t bytes);
 
-  // Closes what is open; returns how many imports that were (0 or 1).
+  bool is_open() const;
+
+  // Closes what is open; returns how many imports that were.
   std::uint64_t release() noexcept;
 
  private:
+  struct Opened {
+    std::string uuid;
+    ByteBuffer handle;
+    std::uint64_t bytes = 0;
+    device::Import import;
+  };
+  const ByteBuffer& handle_of(const wire::HandleMap& handles, const std::string& uuid) const;
+  bool has_open(const wire::HandleMap& handles, std::span<const std::string> uuids) const;
+  void open_one(const ByteBuffer& handle, const std::string& uuid);
+
   device::Device& device_;
-  device::Import import_;
-  ByteBuffer handle_;
-  std::uint64_t bytes_ = 0;
+  std::vector<Opened> opened_;
+  std::vector<device::RegionId> regions_;
 };
 
 }  // namespace tpsync::transfer

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "core/base/testing/fake_world.h"
 #include "tpsync/device/forwarding_device.h"
@@ -117,6 +119,82 @@ TEST_F(ImporterTest, AnExportThatIsTooSmallIsRefusedAlsoWhenItIsOpenAlready) {
   EXPECT_EQ(record.detail, "the export has 64 bytes, the publication needs 65");
   importer_.open(handles, 64);
   refusal(handles, 65);
+}
+
+class AllActors : public ImporterTest {
+ protected:
+  wire::HandleMap both(std::uint64_t bytes) {
+    wire::HandleMap handles = exported(*actor_, bytes, "gpu-0");
+    handles.entries.push_back(exported(*foreign_, bytes, "gpu-1").entries.front());
+    return handles;
+  }
+  ErrorRecord all_refused(const wire::HandleMap& handles, std::uint64_t bytes = 64) {
+    const ErrorRecord record = failure_of([&] { importer_.open_all(handles, uuids_, bytes); });
+    EXPECT_EQ(record.kind, ErrorKind::kMismatch);
+    EXPECT_EQ(record.remedy, Remedy::kFixPeer);
+    EXPECT_EQ(memory_.open_imports(), 0u);
+    EXPECT_EQ(importer_.release(), 0u);
+    return record;
+  }
+  const std::vector<std::string> uuids_ = {"gpu-1", "gpu-0"};
+};
+
+TEST_F(AllActors, AreOpenedOnceInTheOrderThatWasAskedForAndReleasedOnce) {
+  const wire::HandleMap handles = both(64);
+  const auto first = importer_.open_all(handles, uuids_, 64);
+  ASSERT_EQ(first.size(), 2u);
+  const std::vector<device::RegionId> regions(first.begin(), first.end());
+  EXPECT_NE(regions[0], regions[1]);
+  const auto second = importer_.open_all(handles, uuids_, 64);
+  EXPECT_TRUE(std::equal(second.begin(), second.end(), regions.begin(), regions.end()));
+  EXPECT_EQ(counted_.imports, 2);
+  EXPECT_EQ(importer_.release(), 2u);
+  EXPECT_EQ(counted_.closes, 2);
+  EXPECT_EQ(memory_.open_imports(), 0u);
+}
+
+TEST_F(AllActors, OneOtherHandleClosesAllBeforeAnyIsOpened) {
+  wire::HandleMap handles = both(64);
+  importer_.open_all(handles, uuids_, 64);
+  handles.entries[1] = exported(*foreign_, 64, "gpu-1").entries.front();
+  importer_.open_all(handles, uuids_, 64);
+  EXPECT_EQ(counted_.imports, 4);
+  EXPECT_EQ(counted_.closes, 2);
+  EXPECT_EQ(memory_.open_imports(), 2u);
+  importer_.release();
+}
+
+TEST_F(AllActors, AMissingHandleIsFoundBeforeAnythingIsOpened) {
+  wire::HandleMap handles = both(64);
+  handles.entries.erase(handles.entries.begin());
+  const ErrorRecord record = all_refused(handles);
+  EXPECT_EQ(record.subject, "gpu-0");
+  EXPECT_EQ(counted_.imports, 0);
+}
+
+TEST_F(AllActors, HandlesUnderOneAnothersUuidAreRefused) {
+  wire::HandleMap handles = both(64);
+  std::swap(handles.entries[0].second, handles.entries[1].second);
+  const ErrorRecord record = all_refused(handles);
+  EXPECT_EQ(record.subject, "gpu-1");
+  EXPECT_EQ(record.detail, "the handle opened memory of device gpu-0");
+}
+
+TEST_F(AllActors, OneHandleForTwoActorsIsRefusedAndClosedOnce) {
+  wire::HandleMap handles = both(64);
+  handles.entries[0].second = handles.entries[1].second;
+  const ErrorRecord record = all_refused(handles);
+  EXPECT_EQ(record.subject, "gpu-0");
+  EXPECT_EQ(counted_.closes, 1);
+}
+
+TEST_F(AllActors, OneExportThatIsTooSmallClosesAll) {
+  wire::HandleMap handles = both(64);
+  handles.entries[1] = exported(*foreign_, 63, "gpu-1").entries.front();
+  const ErrorRecord record = all_refused(handles);
+  EXPECT_EQ(record.subject, "gpu-1");
+  EXPECT_THAT(record.detail, HasSubstr("63 bytes"));
+  EXPECT_EQ(counted_.closes, 2);
 }
 
 TEST_F(ImporterTest, AnExportThatIsGoneCannotBeOpened) {

@@ -28,12 +28,31 @@ wire::TensorRecord received_record(wire::UpdateRequest& update, std::uint64_t i)
   return record;
 }
 
+// The header was validated before.
+wire::Route route_of(const wire::StartRequest& start) {
+  const auto route = wire::route_of_transport(start.header.transport);
+  TPSYNC_ASSERT(route.has_value());
+  return *route;
+}
+
+void check_reshard(const wire::StartRequest& start) {
+  if (start.layout != wire::Layout::kRankMajor) {
+    throw_violation(ErrorKind::kProtocol, "layout", "must be rank_major by the reshard route");
+  }
+  if (start.source_layout->world != start.header.device_uuids.size()) {
+    throw_violation(ErrorKind::kProtocol, "source_layout",
+                    "is of " + std::to_string(start.source_layout->world) + " actors, there are " +
+                        std::to_string(start.header.device_uuids.size()));
+  }
+}
+
 }  // namespace
 
 // What depends on the chunk table and the source layout; kept from one publication to the next.
 struct WeightLoader::Prepared {
   std::vector<std::uint64_t> counts;
   wire::Layout layout = wire::Layout::kCompact;
+  wire::Route route = wire::Route::kGather;
   std::uint64_t slots = 1;
   std::uint64_t slot_bytes = 0;
   std::optional<wire::SourceLayout> source;
@@ -59,6 +78,7 @@ WeightLoader::~WeightLoader() = default;
 void WeightLoader::begin(const wire::StartRequest& start, Deadline deadline) {
   TPSYNC_ASSERT(!active_);
   const bool rank_major = start.layout == wire::Layout::kRankMajor;
+  const wire::Route route = route_of(start);
   if (start.slots == 0 || start.slots > kSlotsMax || start.buffer_bytes % start.slots != 0) {
     throw_violation(ErrorKind::kProtocol, "slots",
                     "are " + std::to_string(start.slots) + " of " +
@@ -67,8 +87,8 @@ void WeightLoader::begin(const wire::StartRequest& start, Deadline deadline) {
   }
   const std::uint64_t slot_bytes = start.buffer_bytes / start.slots;
   if (!prepared_ || prepared_->counts != start.chunk_tensor_counts ||
-      prepared_->layout != start.layout || prepared_->slots != start.slots ||
-      (start.slots > 1 && prepared_->slot_bytes != slot_bytes) ||
+      prepared_->layout != start.layout || prepared_->route != route ||
+      prepared_->slots != start.slots || (start.slots > 1 && prepared_->slot_bytes != slot_bytes) ||
       (rank_major && prepared_->source != start.source_layout) ||
       (start.content_digest && !prepared_->digests)) {
     auto chunks = chunks_from_counts(plan_.tensors, start.chunk_tensor_counts);
@@ -78,6 +98,7 @@ void WeightLoader::begin(const wire::StartRequest& start, Deadline deadline) {
       }
       check_source_layout(plan_.tensors, *start.source_layout);
     }
+    if (route == wire::Route::kReshard) check_reshard(start);
     prepare(start, std::move(chunks));
   }
   if (slot_bytes < prepared_->used_bytes) {
@@ -102,12 +123,14 @@ void WeightLoader::prepare(const wire::StartRequest& start, std::vector<Chunk> c
   auto prepared = std::make_unique<Prepared>();
   prepared->counts = start.chunk_tensor_counts;
   prepared->layout = start.layout;
+  prepared->route = route_of(start);
   prepared->slots = start.slots;
   prepared->slot_bytes = start.buffer_bytes / start.slots;
   if (start.layout == wire::Layout::kRankMajor) prepared->source = start.source_layout;
   prepared->chunks = std::move(chunks);
   const wire::SourceLayout* source = prepared->source.has_value() ? &*prepared->source : nullptr;
-  CopyPlan plan = plan_copies(layout_, plan_.tensors, prepared->chunks, prepared->layout, source);
+  CopyPlan plan = plan_copies(layout_, plan_.tensors, prepared->chunks, prepared->layout, source,
+                              prepared->route);
   check_coverage(layout_, plan);
 
   // A layer is done with the chunk that holds the last tensor placed in it.
@@ -183,9 +206,12 @@ void WeightLoader::check_records(wire::UpdateRequest& update, const Chunk& chunk
   }
 }
 
-void WeightLoader::load(wire::UpdateRequest update, device::RegionId packed, Deadline deadline) {
+void WeightLoader::load(wire::UpdateRequest update, std::span<const device::RegionId> packed,
+                        Deadline deadline) {
   TPSYNC_ASSERT(active_);
   const Prepared& prepared = *prepared_;
+  TPSYNC_ASSERT(packed.size() ==
+                (prepared.route == wire::Route::kReshard ? prepared.source->world : 1));
   if (update.chunk_index != next_chunk_ || next_chunk_ >= prepared.chunks.size()) {
     throw_violation(ErrorKind::kProtocol, "chunk_index",
                     "is " + std::to_string(update.chunk_index) + ", due is " +
@@ -202,8 +228,9 @@ void WeightLoader::load(wire::UpdateRequest update, device::RegionId packed, Dea
   // The copy runs while the host checks and hashes what it was told. An error found by then does
   // not matter to the bytes: a failed publication leaves no usable weights anyway.
   if (prepared.copies[next_chunk_]) {
-    const device::RegionId bindings[] = {packed, resident_};
-    device_.launch(stream_.id(), *prepared.copies[next_chunk_], bindings);
+    bindings_.assign(1, resident_);
+    bindings_.insert(bindings_.end(), packed.begin(), packed.end());
+    device_.launch(stream_.id(), *prepared.copies[next_chunk_], bindings_);
   }
   try {
     check_records(update, chunk);

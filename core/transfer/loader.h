@@ -1,5 +1,6 @@
 // A worker's side of the data plane: takes the chunks of one publication, moves each into the
-// resident weights with one launch, and attests what it received.
+// resident weights with one launch, from one packed buffer or from those of all actors, and attests
+// what it received.
 //
 // Rules: chunks come in order, each exactly once; each tensor's name, dtype, shape and size equal
 // the worker's own plan; the plan as a whole covers every resident byte exactly once. A decoder
@@ -47,13 +48,15 @@ class WeightLoader {
   // publication is begun.
   void begin(const wire::StartRequest& start, Deadline deadline);
 
-  // Bytes of the packed buffer that the present publication needs.
+  // Bytes of each packed buffer that the present publication needs.
   std::uint64_t buffer_bytes_needed() const { return buffer_bytes_; }
 
-  // Loads one chunk from `packed`; returns when its bytes are in place. Throws PeerViolation
+  // Loads one chunk from the packed buffer, or by the reshard route from those of the actors, in
+  // rank order; returns when its bytes are in place. Throws PeerViolation
   // (kProtocol: a chunk out of order or too many; kMismatch: a tensor that the plan does not have
   // there), RuntimeBroken kDevice, kTimeout.
-  void load(wire::UpdateRequest update, device::RegionId packed, Deadline deadline);
+  void load(wire::UpdateRequest update, std::span<const device::RegionId> packed,
+            Deadline deadline);
 
   // After the last chunk. Throws PeerViolation kMismatch if chunks are missing (subject: the first
   // tensor that did not come), RuntimeBroken kDevice, kTimeout.
@@ -78,6 +81,7 @@ class WeightLoader {
   LayerSink& layers_;
   std::unique_ptr<Prepared> prepared_;
   std::vector<std::uint64_t> sums_;
+  std::vector<device::RegionId> bindings_;
   bool active_ = false;
   bool digest_ = false;
   std::uint64_t next_chunk_ = 0;

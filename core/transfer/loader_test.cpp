@@ -100,7 +100,7 @@ class LoaderTest : public testing::Test {
   }
   void load(std::uint64_t chunk, int version = 1) {
     for (const Piece& piece : compact_pieces(plan_.tensors, chunks_[chunk])) pack(piece, version);
-    loader_->load(update(chunk), packed_, Deadline::never());
+    loader_->load(update(chunk), std::span(&packed_, 1), Deadline::never());
   }
   Attestation load_all(int version = 1) {
     for (std::uint64_t c = 0; c < chunks_.size(); ++c) load(c, version);
@@ -138,8 +138,8 @@ class LoaderTest : public testing::Test {
     for (std::uint64_t c = 0; c < chunk; ++c) load(c);
     wire::UpdateRequest request = update(chunk);
     edit(request);
-    const ErrorRecord record =
-        failure_of([&] { loader_->load(std::move(request), packed_, Deadline::never()); });
+    const ErrorRecord record = failure_of(
+        [&] { loader_->load(std::move(request), std::span(&packed_, 1), Deadline::never()); });
     EXPECT_EQ(record.remedy, Remedy::kFixPeer);
     return record;
   }
@@ -183,10 +183,54 @@ TEST_F(LoaderTest, RankMajorBringsTheSameBytes) {
   for (std::uint64_t c = 0; c < chunks_.size(); ++c) {
     const auto chunk = rank_major_pieces(plan_.tensors, chunks_[c], *request.source_layout);
     for (const Piece& piece : chunk.pieces) pack(piece, 1);
-    loader_->load(update(c), packed_, Deadline::never());
+    loader_->load(update(c), std::span(&packed_, 1), Deadline::never());
   }
   loader_->finish(Deadline::never());
   expect_resident(1);
+}
+
+TEST_F(LoaderTest, TheReshardRouteBringsTheSameBytesOutOfTwoBuffers) {
+  wire::StartRequest request = start(wire::Layout::kRankMajor);
+  request.header.transport = transport_of(wire::Route::kReshard);
+  request.header.device_uuids = {"gpu-0", "gpu-1"};
+  request.buffer_bytes = reshard_slot_bytes(plan_.tensors, chunks_, *request.source_layout);
+  loader_->begin(request, Deadline::never());
+  EXPECT_EQ(loader_->buffer_bytes_needed(), request.buffer_bytes);
+  const device::RegionId own = packed_;
+  const device::RegionId buffers[] = {
+      own, device_->allocate({.bytes = request.buffer_bytes, .kind = {}, .tag = {}})};
+  for (std::uint64_t c = 0; c < chunks_.size(); ++c) {
+    const auto chunk =
+        rank_major_pieces(plan_.tensors, chunks_[c], *request.source_layout, wire::Route::kReshard);
+    for (std::uint64_t actor = 0; actor < 2; ++actor) {
+      packed_ = buffers[actor];
+      for (const Piece& piece : chunk.pieces_of(actor)) pack(piece, 1);
+    }
+    loader_->load(update(c), buffers, Deadline::never());
+  }
+  packed_ = own;
+  loader_->finish(Deadline::never());
+  expect_resident(1);
+  // The other route is planned anew.
+  loader_->begin(start(), Deadline::never());
+  load_all(2);
+  expect_resident(2);
+}
+
+TEST_F(LoaderTest, AReshardStartMustBeRankMajorAndOfAsManyActorsAsDevices) {
+  wire::StartRequest request = start(wire::Layout::kRankMajor);
+  request.header.transport = transport_of(wire::Route::kReshard);
+  request.header.device_uuids = {"gpu-0"};
+  const auto subject = [&] {
+    const ErrorRecord record = failure_of([&] { loader_->begin(request, Deadline::never()); });
+    EXPECT_EQ(record.kind, ErrorKind::kProtocol);
+    EXPECT_EQ(record.remedy, Remedy::kFixPeer);
+    EXPECT_FALSE(loader_->active());
+    return record.subject;
+  };
+  EXPECT_EQ(subject(), "source_layout");
+  request.layout = wire::Layout::kCompact;
+  EXPECT_EQ(subject(), "layout");
 }
 
 TEST_F(LoaderTest, TheDigestHasOnePartPerPlacementAndMayBeAskedForLater) {
@@ -282,8 +326,8 @@ TEST_F(LoaderTest, AChunkAfterTheLastIsRefused) {
   for (std::uint64_t c = 0; c < chunks_.size(); ++c) load(c);
   wire::UpdateRequest more = update(0);
   more.chunk_index = chunks_.size();
-  const ErrorRecord record =
-      failure_of([&] { loader_->load(std::move(more), packed_, Deadline::never()); });
+  const ErrorRecord record = failure_of(
+      [&] { loader_->load(std::move(more), std::span(&packed_, 1), Deadline::never()); });
   EXPECT_EQ(record.kind, ErrorKind::kProtocol);
   EXPECT_EQ(record.subject, "chunk_index");
 }
@@ -392,7 +436,7 @@ TEST_F(TwoLayers, AFailedChunkReportsNoLayer) {
   const std::size_t before = layers_.seen.size();
   wire::UpdateRequest request = update(chunks_.size() - 1);
   request.names[0] = "x";
-  failure_of([&] { loader_->load(std::move(request), packed_, Deadline::never()); });
+  failure_of([&] { loader_->load(std::move(request), std::span(&packed_, 1), Deadline::never()); });
   EXPECT_EQ(layers_.seen.size(), before);
 }
 

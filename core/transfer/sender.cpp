@@ -96,9 +96,15 @@ Sender::Sender(device::Device& device, WeightSource& source, Gates& gates, Log& 
       options_(options) {
   TPSYNC_ASSERT(sink_ == nullptr || updates_ != nullptr);
   const bool overlaps = options_.overlap && options_.layout == wire::Layout::kRankMajor;
-  if (overlaps) slots_ = std::min<std::uint64_t>(kSlotsMax, chunks_.size());
+  const bool reshards = options_.route == wire::Route::kReshard;
+  TPSYNC_ASSERT(!reshards || options_.layout == wire::Layout::kRankMajor);
+  if (overlaps) {
+    slots_ = std::min<std::uint64_t>(reshards ? kReshardSlotsMax : kSlotsMax, chunks_.size());
+  }
   const auto world = static_cast<std::uint64_t>(gates_.group().size());
-  buffer_bytes_ = slots_ * slot_bytes(options_.layout, options_.bucket_bytes, world, slots_);
+  buffer_bytes_ =
+      slots_ * (reshards ? reshard_slot_bytes(expected_, chunks_, source_.layout())
+                         : slot_bytes(options_.layout, options_.bucket_bytes, world, slots_));
 }
 
 Sender::~Sender() {
@@ -128,6 +134,7 @@ void Sender::open(std::span<const std::string> device_uuids) {
                            .buffer_bytes = buffer_bytes_,
                            .slots = slots_,
                            .layout = options_.layout,
+                           .route = options_.route,
                            .bucket_bytes = options_.bucket_bytes,
                            .content_digest = options_.content_digest,
                            .chunks = chunks_});

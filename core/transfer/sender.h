@@ -11,6 +11,9 @@
 // one agreement then carries transfer k and gather k + 1, under the name of the transfer, and the
 // gather of chunk k + 2 begins behind it.
 //
+// By the reshard route nothing is gathered: each actor packs its own part alone, which all workers
+// read where it lies. Phases and agreements are the same, and two slots are enough for the overlap.
+//
 // The sender knows nothing of TP slicing. It does not free the exported buffer by itself while a
 // worker may still have it open: release() does, once the caller knows that nobody has.
 #pragma once
@@ -85,8 +88,9 @@ struct SenderOptions {
   std::uint64_t bucket_bytes = 0;
   wire::Layout layout = wire::Layout::kCompact;
   bool content_digest = false;
-  // As many slots as there are chunks, up to kSlotsMax, in rank_major.
+  // As many slots as there are chunks, up to kSlotsMax (kReshardSlotsMax), in rank_major.
   bool overlap = false;
+  wire::Route route = wire::Route::kGather;  // the reshard route is rank_major
 };
 
 // The updates of a plan, encoded once and resent in every publication.

@@ -105,10 +105,10 @@ class SenderTest : public testing::Test, public UpdateSink {
                     SenderOptions{kBucket, wire::Layout::kCompact, digest, true});
   }
   // With a slot and a chunk for each tensor.
-  void make_overlapped() {
+  void make_overlapped(wire::Route route = wire::Route::kGather) {
     sender_.emplace(*device_, source_, gates_, log_, this, expected_, small_chunks_,
                     &small_updates_,
-                    SenderOptions{kSmallBucket, wire::Layout::kRankMajor, false, true});
+                    SenderOptions{kSmallBucket, wire::Layout::kRankMajor, false, true, route});
   }
   void open() { sender_->open(uuids_); }
   std::vector<std::string> steps() { return std::exchange(steps_, {}); }
@@ -241,6 +241,21 @@ TEST_F(SenderTest, WithOverlapAChunkIsGatheredWhileTheOneBeforeIsLoaded) {
   EXPECT_EQ(memory_.live_exports(), 1u);
   sender_->release(Deadline::never());
   EXPECT_EQ(memory_.live_exports(), 0u);
+}
+
+TEST_F(SenderTest, TheReshardRouteHasTheSameStepsInTwoSlotsOfTheLargestPart) {
+  make_overlapped();
+  open();
+  sender_->send();
+  sender_->release(Deadline::never());
+  const auto gathered = steps();
+  make_overlapped(wire::Route::kReshard);
+  open();
+  EXPECT_EQ(sender_->slots(), 2u);
+  EXPECT_EQ(sender_->buffer_bytes(), 2u * 256u);
+  sender_->send();
+  sender_->release(Deadline::never());
+  EXPECT_EQ(steps(), gathered);
 }
 
 TEST_F(SenderTest, AGatherThatFailsBesideATransferIsReportedAsTheGathersWithoutWaitingForIt) {

@@ -20,13 +20,15 @@ namespace tpsync::transfer {
 
 // Where a pass writes: the packed buffer of the publication, in its layout, chunk by chunk into its
 // slots in turn (chunk_layout.h). Of three slots, that of chunk c + 1 is free when chunk c's first
-// group is entered: this rank's own part of it may be packed from then on.
+// group is entered: this rank's own part of it may be packed from then on. By the reshard route
+// only this rank's own part is written, and its groups have no collectives.
 struct PassTarget {
   device::RegionId buffer = device::RegionId::kNone;
   ByteBuffer handle;  // of its export, for weight groups that read their peers'
   std::uint64_t buffer_bytes = 0;
   std::uint64_t slots = 1;
   wire::Layout layout = wire::Layout::kCompact;
+  wire::Route route = wire::Route::kGather;
   std::uint64_t bucket_bytes = 0;
   bool content_digest = false;
   std::vector<Chunk> chunks;  // of the source's own metadata
@@ -48,7 +50,8 @@ class WeightPass {
   // must enter the group.
   virtual void prepare(std::uint64_t chunk, std::uint64_t group) = 0;
 
-  // Packs this rank's pieces with the cast, and enters the group. Collective: every rank enters it,
+  // Packs this rank's pieces with the cast, and enters the group (by the reshard route, that is
+  // all, and no rank waits for another). Collective: every rank enters it,
   // after all agreed that prepare succeeded and that the chunk's slot is free. Returns when the
   // chunk's bytes of this group are complete in this rank's buffer; a peer's may still be
   // incomplete. Throws RuntimeBroken kPeerLost, kPeerFailed, kTimeout, kDevice.
@@ -85,8 +88,9 @@ class WeightSource {
   // A fresh pass; at most one at a time. Allocates what it needs beside the buffer.
   virtual std::unique_ptr<WeightPass> begin(const PassTarget& target) = 0;
 
-  // False once a gather was aborted: the weight group must be rebuilt before another pass.
-  virtual bool usable() const noexcept = 0;
+  // False if no pass of this route can begin: the gather needs a weight group, and another one once
+  // a gather was aborted. The reshard route needs none.
+  virtual bool usable(wire::Route route) const noexcept = 0;
 };
 
 }  // namespace tpsync::transfer

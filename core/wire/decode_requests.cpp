@@ -140,14 +140,16 @@ Payload read_wake_up(Reader& in) {
 }
 
 Payload read_probe(Reader& in) {
-  static constexpr auto kNames = with_envelope("ipc_handles", "words");
+  static constexpr auto kNames = with_envelope("ipc_handles", "words", "sources");
   const Path root;
   ProbeIpcRequest request;
   read_payload(in, root, kNames, [&](std::size_t field, const Path& at) {
     if (field == 0) {
       request.handles = read_handles(in, at);
-    } else {
+    } else if (field == 1) {
       request.words = read_naturals(in, at);
+    } else {
+      request.sources = read_texts(in, at);
     }
   }).require({kEnvelopeFields, kEnvelopeFields + 1});
   return request;
@@ -352,13 +354,14 @@ Payload decode_payload(Command command, ByteView body) {
 SchemaReport decode_schema_report(ByteView bytes) {
   Reader in(bytes);
   const Path root;
-  in.array_of(8, root);
+  in.array_of(9, root);
   SchemaReport report;
   report.fingerprint = in.text(root.field("fingerprint"));
   report.bucket_bytes = in.natural(root.field("bucket_bytes"));
   report.content_digest = in.boolean(root.field("content_digest"));
   report.overlap = in.boolean(root.field("overlap"));
   report.layout = in.text(root.field("layout"));
+  report.route = in.text(root.field("route"));
   report.flush_cache = in.boolean(root.field("flush_cache"));
   report.control_timeout_ns = in.integer(root.field("control_timeout_ns"));
   report.source.world = in.natural(root.field("world"));

@@ -54,7 +54,7 @@ WorkerCapability read_capability(Reader& in, const Path& path, int nesting) {
 StartupResult read_startup_result(Reader& in, const Path& path, int nesting) {
   static constexpr Names kNames[] = {"event",      "vllm_version",        "process_group_id",
                                      "model_type", "worker_capabilities", "committed_version",
-                                     "layouts"};
+                                     "layouts",    "transports"};
   Fields fields(in, path, kNames, nesting + 1);
   StartupResult result;
   while (const auto field = fields.next()) {
@@ -83,8 +83,11 @@ StartupResult read_startup_result(Reader& in, const Path& path, int nesting) {
       case 5:
         result.committed_version = in.integer(at);
         break;
-      default:
+      case 6:
         result.layouts = read_texts(in, at);
+        break;
+      default:
+        result.transports = read_texts(in, at);
     }
   }
   fields.require({0, 1, 2, 3, 4, 5, 6});

@@ -103,11 +103,14 @@ struct RequestWriter {
   }
 
   void operator()(const ProbeIpcRequest& request) const {
-    write_envelope(out, 2, request_id, Command::kProbeIpc);
+    write_envelope(out, request.sources.empty() ? 2 : 3, request_id, Command::kProbeIpc);
     out.text("ipc_handles");
     write(out, request.handles);
     out.text("words");
     write_naturals(out, request.words);
+    if (request.sources.empty()) return;
+    out.text("sources");
+    write_texts(out, request.sources);
   }
 
   void operator()(const InitRequest& request) const {
@@ -203,7 +206,7 @@ struct ResultWriter {
   void operator()(const WorkerReceipt& receipt) const { write(out, receipt); }
 
   void operator()(const StartupResult& result) const {
-    out.map(7);
+    out.map(8);
     out.text("event");
     out.text(result.event);
     out.text("vllm_version");
@@ -219,6 +222,8 @@ struct ResultWriter {
     out.integer(result.committed_version);
     out.text("layouts");
     write_texts(out, result.layouts);
+    out.text("transports");
+    write_texts(out, result.transports);
   }
 
   void operator()(const GenerateResult& result) const {
@@ -283,12 +288,13 @@ void encode_response(const Response& response, ByteBuffer& out) {
 
 void encode(const SchemaReport& report, ByteBuffer& out) {
   Writer writer(out);
-  writer.array(8);
+  writer.array(9);
   writer.text(report.fingerprint);
   writer.natural(report.bucket_bytes);
   writer.boolean(report.content_digest);
   writer.boolean(report.overlap);
   writer.text(report.layout);
+  writer.text(report.route);
   writer.boolean(report.flush_cache);
   writer.integer(report.control_timeout_ns);
   writer.natural(report.source.world);

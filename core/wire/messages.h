@@ -107,11 +107,14 @@ struct WakeUpRequest {
 struct HealthRequest {
   friend bool operator==(const HealthRequest&, const HealthRequest&) = default;
 };
-// Each actor exported a few bytes that begin with `word`; each worker opens the export of its own
-// UUID, reads the word and closes. Has no effect: ok=false leaves the runtime usable.
+// Each actor exported a few bytes that begin with its word; each worker opens the exports that it
+// is to read, reads their words and closes. Has no effect: ok=false leaves the runtime usable.
 struct ProbeIpcRequest {
   HandleMap handles;                 // "ipc_handles"
-  std::vector<std::uint64_t> words;  // per worker, in rank order
+  std::vector<std::uint64_t> words;  // per actor, in rank order
+  // The actors' UUIDs in rank order, if each worker opens all exports; else, and where it is
+  // absent, each opens that of its own UUID.
+  std::vector<std::string> sources;
   friend bool operator==(const ProbeIpcRequest&, const ProbeIpcRequest&) = default;
 };
 struct InitRequest {
@@ -212,8 +215,9 @@ struct StartupResult {
   std::int64_t process_group_id = 0;
   std::string model_type;
   std::vector<WorkerCapability> worker_capabilities;
-  std::int64_t committed_version = 0;  // last committed version that the runtime knows of
-  std::vector<std::string> layouts;    // chunk layouts that it takes
+  std::int64_t committed_version = 0;   // last committed version that the runtime knows of
+  std::vector<std::string> layouts;     // chunk layouts that it takes
+  std::vector<std::string> transports;  // that it takes; absent or empty: kTransport alone
   friend bool operator==(const StartupResult&, const StartupResult&) = default;
 };
 struct GeneratedRow {
@@ -279,6 +283,7 @@ struct SchemaReport {       // each rank to all: what must be the same on every 
   bool content_digest = false;
   bool overlap = false;
   std::string layout;  // a name of Layout; empty: any
+  std::string route;   // a name of Route
   bool flush_cache = false;
   std::int64_t control_timeout_ns = 0;
   SourceLayout source;  // this rank's view of how all ranks' shards cut the tensors

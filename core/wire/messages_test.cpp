@@ -264,6 +264,8 @@ TEST(Payloads, MissingFieldsAreNamed) {
   expect_refused(Command::kGenerate, {{"payloads", list({map({{"sampling_params", map({})}})})}},
                  "payloads[0].input_ids");
   expect_refused(Command::kProbeIpc, {{"words", list({})}}, "ipc_handles");
+  expect_refused(Command::kProbeIpc,
+                 {{"ipc_handles", map({})}, {"words", list({})}, {"sources", nil()}}, "sources");
   expect_refused(Command::kInit, {}, "init_info");
   expect_refused(Command::kStart, {}, "header");
   expect_refused(Command::kUpdate, {}, "update_info");

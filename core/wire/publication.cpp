@@ -45,6 +45,16 @@ void require_equal(const Value& found, const Value& expected, std::size_t index,
   if (found != expected) require_equal(found, expected, receipt_field(index, field));
 }
 
+void validate_transport(std::string_view transport, std::span<const Route> routes) {
+  const auto route = route_of_transport(transport);
+  if (route && std::find(routes.begin(), routes.end(), *route) != routes.end()) return;
+  std::string accepted;
+  for (const Route one : routes) {
+    accepted += fmt::format("{}\"{}\"", accepted.empty() ? "" : " or ", transport_of(one));
+  }
+  mismatch("transport", fmt::format("is not {}", accepted));
+}
+
 void validate_uuids(std::span<const std::string> uuids, std::int64_t world) {
   if (uuids.size() != static_cast<std::uint64_t>(world)) {
     mismatch("device_uuids", fmt::format("has {} entries for {} workers", uuids.size(), world));
@@ -290,9 +300,30 @@ void validate_manifest(const Manifest& manifest) {
   if (manifest.tensor_count == 0) malformed("expected_manifest.tensor_count", "is 0");
 }
 
-void validate_header(const PublicationHeader& header, std::int64_t world) {
+std::string_view name_of(Route route) { return route == Route::kGather ? "gather" : "reshard"; }
+
+std::optional<Route> route_from(std::string_view name) {
+  for (const Route route : kRoutes) {
+    if (name == name_of(route)) return route;
+  }
+  return std::nullopt;
+}
+
+std::string_view transport_of(Route route) {
+  return route == Route::kGather ? kTransport : "tpsync_reshard_ipc";
+}
+
+std::optional<Route> route_of_transport(std::string_view transport) {
+  for (const Route route : kRoutes) {
+    if (transport == transport_of(route)) return route;
+  }
+  return std::nullopt;
+}
+
+void validate_header(const PublicationHeader& header, std::int64_t world,
+                     std::span<const Route> routes) {
   require_equal(header.protocol_version, kProtocolVersion, "protocol_version");
-  require_equal(header.transport, kTransport, "transport");
+  validate_transport(header.transport, routes);
   if (header.publication_id.empty()) malformed("publication_id", "is empty");
   if (header.model_version <= 0) {
     malformed("model_version", fmt::format("is {}, must be positive", header.model_version));
@@ -307,7 +338,7 @@ void validate_header(const PublicationHeader& header, std::int64_t world) {
 
 void validate_receipts(const PublicationHeader& header, std::span<const WorkerReceipt> receipts,
                        const ExpectedDigest& digest) {
-  validate_header(header, header.tp_world_size);
+  validate_header(header, header.tp_world_size, kRoutes);
   if (receipts.size() != static_cast<std::uint64_t>(header.tp_world_size)) {
     mismatch("receipts",
              fmt::format("has {} entries for {} workers", receipts.size(), header.tp_world_size));

@@ -17,7 +17,21 @@
 namespace tpsync::wire {
 
 inline constexpr std::int64_t kProtocolVersion = 1;
-inline constexpr std::string_view kTransport = "vllm_native_ipc";
+
+// How weights come from the actors to the workers; each is a transport of its own, named in the
+// header. Fixed before the runtime is touched, and never changed.
+enum class Route : std::uint8_t {
+  kGather = 1,  // actors gather each chunk, and a worker reads its own actor's buffer
+  kReshard,     // no gather: a worker reads its slices from where they lie, in all actors' buffers
+};
+inline constexpr Route kRoutes[] = {Route::kGather, Route::kReshard};
+std::string_view name_of(Route route);  // "gather", "reshard"
+std::optional<Route> route_from(std::string_view name);
+// The id in the header and among the runtime's capabilities: "vllm_native_ipc",
+// "tpsync_reshard_ipc".
+std::string_view transport_of(Route route);
+std::optional<Route> route_of_transport(std::string_view transport);
+inline constexpr std::string_view kTransport = "vllm_native_ipc";  // of the gather
 
 struct PublicationHeader {
   std::int64_t protocol_version = kProtocolVersion;
@@ -78,12 +92,15 @@ struct CommitResult {  // of finish_native_weight_update
 // Fingerprint form, tensor_count > 0: kProtocol both.
 void validate_manifest(const Manifest& manifest);
 
-// Order: version and transport; publication id not empty; model_version > 0; tp_world_size ==
-// world (kMismatch if not equal, kProtocol if not positive); manifest; exactly `world` (kMismatch)
-// distinct non-empty (kProtocol) device UUIDs.
-void validate_header(const PublicationHeader& header, std::int64_t world);
+// Order: version; the transport of one of `routes`, those that the caller chose or declared;
+// publication id not empty; model_version > 0; tp_world_size == world (kMismatch if not equal,
+// kProtocol if not positive); manifest; exactly `world` (kMismatch) distinct non-empty (kProtocol)
+// device UUIDs.
+void validate_header(const PublicationHeader& header, std::int64_t world,
+                     std::span<const Route> routes);
 
-// Order: header, against its own world; count; per receipt: rank in range (kProtocol), then
+// Order: header, against its own world and with any known transport: its owner has held it against
+// its own routes; count; per receipt: rank in range (kProtocol), then
 // publication id, version, world, fingerprint, UUID of that rank and readiness, then resident count
 // > 0 (kProtocol); then ranks 0..world-1 exactly; then, unless `digest` is empty, the content
 // digest: as many tensors as the manifest has; every part inside its tensor (kProtocol), an empty

@@ -54,7 +54,7 @@ void expect_violation(ErrorKind kind, const std::string& subject,
 }
 
 void expect_header(const PublicationHeader& header, ErrorKind kind, const std::string& subject) {
-  expect_violation(kind, subject, [&] { validate_header(header, 2); });
+  expect_violation(kind, subject, [&] { validate_header(header, 2, kRoutes); });
 }
 
 void expect_receipts(const std::vector<WorkerReceipt>& receipts, ErrorKind kind,
@@ -62,7 +62,7 @@ void expect_receipts(const std::vector<WorkerReceipt>& receipts, ErrorKind kind,
   expect_violation(kind, subject, [&] { validate_receipts(good_header(), receipts, {}); });
 }
 
-TEST(Header, AGoodOnePasses) { validate_header(good_header(), 2); }
+TEST(Header, AGoodOnePasses) { validate_header(good_header(), 2, kRoutes); }
 
 TEST(Header, FaultsAreFoundInOrder) {
   PublicationHeader header;
@@ -97,14 +97,45 @@ TEST(Header, FaultsAreFoundInOrder) {
   header.device_uuids = {"GPU-a", "GPU-a"};
   expect_header(header, ErrorKind::kProtocol, "device_uuids[1]");
   header.device_uuids = {"GPU-a", "GPU-b"};
-  validate_header(header, 2);
+  validate_header(header, 2, kRoutes);
+}
+
+TEST(Header, OnlyTheTransportsOfTheCallersRoutesPass) {
+  PublicationHeader header = good_header();
+  for (const Route chosen : kRoutes) {
+    for (const Route found : kRoutes) {
+      header.transport = transport_of(found);
+      const auto validate = [&] { validate_header(header, 2, std::span(&chosen, 1)); };
+      if (found == chosen) {
+        validate();
+      } else {
+        expect_violation(ErrorKind::kMismatch, "transport", validate);
+      }
+    }
+    header.transport = transport_of(chosen);
+    validate_header(header, 2, kRoutes);
+  }
+  expect_violation(ErrorKind::kMismatch, "transport",
+                   [] { validate_header(good_header(), 2, {}); });
+}
+
+TEST(Routes, HaveOneNameAndOneTransportEach) {
+  for (const Route route : kRoutes) {
+    EXPECT_EQ(route_from(name_of(route)), route);
+    EXPECT_EQ(route_of_transport(transport_of(route)), route);
+  }
+  EXPECT_EQ(transport_of(Route::kGather), kTransport);
+  EXPECT_NE(transport_of(Route::kReshard), kTransport);
+  EXPECT_EQ(route_from("broadcast"), std::nullopt);
+  EXPECT_EQ(route_of_transport(""), std::nullopt);
 }
 
 TEST(Header, AWorldOfNoneIsRefused) {
   PublicationHeader header = good_header();
   header.tp_world_size = 0;
   header.device_uuids.clear();
-  expect_violation(ErrorKind::kProtocol, "tp_world_size", [&] { validate_header(header, 0); });
+  expect_violation(ErrorKind::kProtocol, "tp_world_size",
+                   [&] { validate_header(header, 0, kRoutes); });
   expect_violation(ErrorKind::kProtocol, "tp_world_size",
                    [&] { validate_receipts(header, {}, {}); });
 }

@@ -43,6 +43,7 @@ class ScriptedTarget final : public PublicationTarget {
   std::vector<std::string> steps;
   std::string poisoned_with;
   wire::PublicationHeader header;
+  wire::ProbeIpcRequest probed;
 
   TargetTopology topology() override {
     step("topology");
@@ -53,7 +54,8 @@ class ScriptedTarget final : public PublicationTarget {
     step("sleep level " + std::to_string(policy.level) +
          (policy.preserve_next ? " preserving" : ""));
   }
-  void probe_ipc(const wire::ProbeIpcRequest&) override {
+  void probe_ipc(const wire::ProbeIpcRequest& request) override {
+    probed = request;
     at_probe();
     if (failing == "silent probe") {
       throw_broken(ErrorKind::kTimeout, "probe_ipc", "injected by the test");

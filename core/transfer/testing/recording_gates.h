@@ -90,7 +90,7 @@ class ScriptedSource final : public WeightSource {
     before_call("layout");
     return source_layout;
   }
-  bool usable() const noexcept override { return is_usable; }
+  bool usable(wire::Route) const noexcept override { return is_usable; }
   std::unique_ptr<WeightPass> begin(const PassTarget& target) override {
     before_call("begin");
     step("begin");

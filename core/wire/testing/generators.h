@@ -190,6 +190,7 @@ inline Payload payload(Command command) {
       ProbeIpcRequest out;
       out.handles = handles();
       out.words = list_of(5, natural);
+      out.sources = list_of(3, text);
       return out;
     }
     case Command::kInit:
@@ -227,6 +228,7 @@ inline StartupResult startup_result() {
   out.worker_capabilities = list_of(4, capability);
   out.committed_version = integer();
   out.layouts = list_of(2, text);
+  out.transports = list_of(2, text);
   return out;
 }
 
@@ -284,6 +286,7 @@ inline SchemaReport schema_report() {
   out.content_digest = boolean();
   out.overlap = boolean();
   out.layout = text();
+  out.route = text();
   out.flush_cache = boolean();
   out.control_timeout_ns = integer();
   out.source.world = natural();

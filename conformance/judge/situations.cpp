@@ -50,7 +50,7 @@ constexpr std::array<SituationRow, kSituationCount> kRows = {{
      "The runtime ended by itself while a publication was pending."},
     {S::kTerminateIgnored, "runtime.terminate-ignored",
      "A process tree was killed because it did not end when it was told to."},
-    {S::kSpawnFailed, "runtime.spawn-failed", "A process could not be started."},
+    {S::kSpawnFailed, "runtime.spawn-failed", "An engine's runtime could not be started."},
     {S::kEndBehindBytes, "channel.end-behind-bytes",
      "An end of a channel closed behind bytes that nobody had read yet."},
     {S::kParentSeesEnd, "channel.parent-sees-end", "Rank 0 read its runtime's end of file."},
@@ -63,10 +63,11 @@ constexpr std::array<SituationRow, kSituationCount> kRows = {{
      "The runtime wrote to a parent that had declared it broken."},
     {S::kCollectivePartial, "group.partial",
      "A collective was completed on one rank and failed on another."},
-    {S::kRankLostInside, "group.lost-inside", "A rank was lost while another was in a collective."},
+    {S::kRankLostInside, "group.lost-inside",
+     "A rank was killed while another was in a collective."},
     {S::kAlarm, "group.alarm", "A rank raised the alarm."},
     {S::kLeftInside, "group.left-inside", "A rank left the group while another was inside."},
-    {S::kGatherPartial, "gather.partial", "A gather failed after parts of it had landed."},
+    {S::kGatherPartial, "gather.partial", "A gather was given up after parts of it had landed."},
     {S::kGatherAborted, "gather.aborted", "A gather was aborted."},
     {S::kCopyInPieces, "copy.in-pieces", "One copy landed in several pieces."},
     {S::kCopyVanished, "copy.vanished", "A killed process's pending copy never landed."},
@@ -77,11 +78,11 @@ constexpr std::array<SituationRow, kSituationCount> kRows = {{
      "An address was used again that another process still maps.", true},
     {S::kFreedWhileMapped, "memory.freed-while-mapped",
      "Memory went while another process still mapped it."},
-    {S::kMemoryExhausted, "memory.exhausted", "An allocation failed."},
+    {S::kMemoryExhausted, "memory.exhausted", "A publication failed for lack of device memory."},
     {S::kImportFailed, "memory.import-failed", "An export could not be opened."},
     {S::kDiedWithImport, "memory.died-with-import", "A process ended with an import open."},
     {S::kDiedWithExport, "memory.died-with-export", "A process ended with an export alive."},
-    {S::kDeviceLost, "memory.device-failed", "Waiting for a device failed."},
+    {S::kDeviceLost, "memory.device-failed", "A publication failed by a device's own failure."},
     {S::kSleptKeeping, "sleep.keeping", "Memory was put to sleep and kept."},
     {S::kSleptDiscarding, "sleep.discarding", "Memory was put to sleep and discarded."},
     {S::kTwoFaults, "fault.two", "Two faults took effect in one run."},
@@ -147,11 +148,13 @@ void SituationReader::read_event(const View& view, const Event& event) {
       reach(S::kAlarm);
       return;
     case EventKind::kGroupFail:
-    case EventKind::kGroupLost:
       group_failed_ = true;
       return;
     case EventKind::kDeviceAllocated:
     case EventKind::kDeviceFreed:
+    case EventKind::kDeviceImported:
+    case EventKind::kDeviceImportClosed:
+    case EventKind::kDeviceGone:
       read_memory(event);
       return;
     case EventKind::kDeviceSlept:
@@ -178,6 +181,10 @@ void SituationReader::read_event(const View& view, const Event& event) {
       }
       return;
     case EventKind::kProcessKill:
+      group_failed_ = true;
+      for (const Memory& memory : live_) {
+        if (memory.owner == event.process) freed(memory);
+      }
       if (event.process == breaker_) {
         reach(S::kKilledDuringPoison);
         breaker_ = kNone;
@@ -225,6 +232,7 @@ void SituationReader::read_operation(const View& view, const Event& event) {
       gather_last_ = event.chunk;
       return;
     case Op::kShardAbort:
+      group_failed_ = true;
       reach(S::kGatherAborted);
       return;
     case Op::kProcessSignalGroup:
@@ -239,42 +247,41 @@ void SituationReader::read_operation(const View& view, const Event& event) {
 }
 
 void SituationReader::read_failed(const Event& event) {
-  if (is(event, Op::kProcessSpawn)) reach(S::kSpawnFailed);
-  if (is(event, Op::kDeviceAllocate)) reach(S::kMemoryExhausted);
   if (is(event, Op::kDeviceImport)) reach(S::kImportFailed);
-  if (is(event, Op::kDeviceSynchronize)) reach(S::kDeviceLost);
   if (is(event, Op::kChannelRead) && event.result == kTimeout &&
       moved(written_, event.a ^ 1) > moved(read_, event.a)) {
     reach(S::kTimeoutInFlight);
   }
 }
 
+void SituationReader::freed(const Memory& memory) {
+  freed_.push_back(memory.address);
+  if (memory.imports == 0) return;
+  reach(S::kFreedWhileMapped);
+  freed_mapped_.push_back(memory.address);
+}
+
 void SituationReader::read_memory(const Event& event) {
-  const auto contains = [&](const std::vector<std::uint64_t>& addresses) {
-    return std::find(addresses.begin(), addresses.end(), event.b) != addresses.end();
-  };
-  switch (static_cast<EventKind>(event.kind)) {
-    case EventKind::kDeviceAllocated:
-      if (contains(freed_)) reach(S::kAddressReused);
-      if (contains(freed_mapped_)) reach(S::kAddressReusedWhileMapped);
-      live_.emplace_back(event.a, event.b);
-      return;
-    case EventKind::kDeviceFreed: {
-      const auto found = std::find_if(live_.begin(), live_.end(),
-                                      [&](const auto& entry) { return entry.first == event.a; });
-      if (found == live_.end()) return;
-      freed_.push_back(found->second);
-      if (event.b > 0) {
-        reach(S::kFreedWhileMapped);
-        freed_mapped_.push_back(found->second);
-      }
-      *found = live_.back();
-      live_.pop_back();
-      return;
-    }
-    default:
-      return;
+  const auto kind = static_cast<EventKind>(event.kind);
+  if (kind == EventKind::kDeviceAllocated) {
+    const auto contains = [&](const std::vector<std::uint64_t>& addresses) {
+      return std::find(addresses.begin(), addresses.end(), event.b) != addresses.end();
+    };
+    if (contains(freed_)) reach(S::kAddressReused);
+    if (contains(freed_mapped_)) reach(S::kAddressReusedWhileMapped);
+    live_.push_back({.key = event.a, .address = event.b, .owner = event.process});
+    return;
   }
+  const auto found = std::find_if(live_.begin(), live_.end(),
+                                  [&](const Memory& memory) { return memory.key == event.a; });
+  if (found == live_.end()) return;
+  if (kind == EventKind::kDeviceImported || kind == EventKind::kDeviceImportClosed) {
+    found->imports = event.b;
+    return;
+  }
+  if (kind == EventKind::kDeviceFreed) freed(*found);
+  *found = live_.back();
+  live_.pop_back();
 }
 
 void SituationReader::read_calls(const View& view) {
@@ -289,6 +296,8 @@ void SituationReader::read_calls(const View& view) {
       if (call.ok || call.end == kNoEvent) continue;
       const std::string_view text = view.text(call.error_text);
       if (text.find("\"outcome unknown\"") != std::string_view::npos) reach(S::kOutcomeUnknown);
+      if (text.find("\"out of memory\"") != std::string_view::npos) reach(S::kMemoryExhausted);
+      if (text.find("\"device\"") != std::string_view::npos) reach(S::kDeviceLost);
       if (text.find("\"peer lost\"") != std::string_view::npos) reach(S::kPeerLost);
       if (call.rank == 0) {
         reach(call.touched == kNoEvent ? S::kFailedUntouched : S::kFailedTouched);
@@ -307,6 +316,10 @@ void SituationReader::read_calls(const View& view) {
     if (call.call == Call::kSync && call.ok) {
       if (committing == call.engine && call.engine != kNone) reach(S::kSteady);
       committing = call.engine;
+    }
+    if (call.call == Call::kStartEngine && !call.ok && call.end != kNoEvent &&
+        call.spawned == kNoEvent) {
+      reach(S::kSpawnFailed);
     }
     if (call.ok || call.end == kNoEvent || call.broken != kNoEvent) continue;
     const std::string_view text = view.text(call.error_text);
@@ -400,7 +413,13 @@ void SituationReader::read_groups(const View& view) {
       return one.group == group && one.entered > one.completed + one.failed;
     });
   };
+  const auto somebody_inside_any = [this] {
+    return std::any_of(collectives_.begin(), collectives_.end(), [](const Collective& one) {
+      return one.entered > one.completed + one.failed;
+    });
+  };
   for (const Event& event : view.trace().events) {
+    if (event.process >= view.processes().size()) continue;
     switch (static_cast<EventKind>(event.kind)) {
       case EventKind::kGroupEnter:
         ++collective(event).entered;
@@ -414,8 +433,19 @@ void SituationReader::read_groups(const View& view) {
       case EventKind::kGroupPiece:
         ++collective(event).pieces;
         break;
-      case EventKind::kGroupLost:
-        if (somebody_inside(event.a)) reach(S::kRankLostInside);
+      case EventKind::kProcessKill:
+        if (view.processes()[event.process].role == Role::kActor && somebody_inside_any()) {
+          reach(S::kRankLostInside);
+        }
+        break;
+      case EventKind::kOp:
+        if (is(event, Op::kShardAbort)) {
+          for (const Collective& one : collectives_) {
+            if (one.group == event.a && one.pieces > 0 && one.completed < one.entered) {
+              reach(S::kGatherPartial);
+            }
+          }
+        }
         break;
       case EventKind::kGroupLeave:
         if (somebody_inside(event.a)) reach(S::kLeftInside);

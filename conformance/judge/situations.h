@@ -106,11 +106,19 @@ class SituationReader {
     std::uint32_t pieces = 0;
   };
 
+  struct Memory {
+    std::uint64_t key = 0;
+    std::uint64_t address = 0;
+    std::uint64_t imports = 0;  // open ones
+    std::uint32_t owner = kNone;
+  };
+
   void reach(Situation situation) { reached_ |= bit_of(situation); }
   void read_event(const View& view, const sim::Event& event);
   void read_operation(const View& view, const sim::Event& event);
   void read_failed(const sim::Event& event);
   void read_memory(const sim::Event& event);
+  void freed(const Memory& memory);
   void read_calls(const View& view);
   void read_processes(const View& view);
   void read_groups(const View& view);
@@ -120,8 +128,8 @@ class SituationReader {
   SituationSet reached_ = 0;
   std::vector<std::uint64_t> written_;  // bytes by channel end
   std::vector<std::uint64_t> read_;
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> live_;  // memory: key, address
-  std::vector<std::uint64_t> freed_;                           // addresses
+  std::vector<Memory> live_;
+  std::vector<std::uint64_t> freed_;  // addresses
   std::vector<std::uint64_t> freed_mapped_;
   std::vector<std::uint64_t> landed_;       // by process: its last landing's serial number + 1
   std::vector<std::uint64_t> terminating_;  // by process: whose group it signalled last

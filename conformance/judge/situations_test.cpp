@@ -111,6 +111,7 @@ TEST(Situations, AnAddressIsReusedOnceItsMemoryWasFreed) {
   memory(EventKind::kDeviceAllocated, 1, 4096);
   memory(EventKind::kDeviceAllocated, 2, 8192);
   EXPECT_FALSE(story.reaches(Situation::kAddressReused));
+  memory(EventKind::kDeviceImported, 1, 1);
   memory(EventKind::kDeviceFreed, 1, 1);  // one import is open
   EXPECT_TRUE(story.reaches(Situation::kFreedWhileMapped));
   memory(EventKind::kDeviceAllocated, 3, 4096);

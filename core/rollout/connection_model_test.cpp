@@ -251,7 +251,7 @@ class Step final : public rc::state::Command<Model, Sut> {
         reply_(*rc::gen::weightedOneOf<Reply>(
             {{5, rc::gen::just(Reply::kGood)},
              {2, rc::gen::just(Reply::kFailed)},
-             {2, rc::gen::map(rc::gen::inRange(0, static_cast<int>(Reply::kCount_)),
+             {2, rc::gen::map(tpsync::fakes::any_of(0, static_cast<int>(Reply::kCount_)),
                               [](int value) { return static_cast<Reply>(value); })}})) {}
 
   void apply(Model& model) const override {

@@ -278,6 +278,7 @@ struct Script {
     ByteBuffer bytes;
     Replies replies;
     std::optional<bool> answer;
+    bool last = false;  // nothing follows: the rest of a frame, or a word after a pause
     bool pause = false;
   };
   std::vector<Step> steps;
@@ -296,9 +297,9 @@ struct Script {
     };
     parent->before_read = [&] {
       if (!parent->from_it.empty()) return;
-      if (fed == steps.size() || (fed > 0 && steps[fed - 1].bytes.empty())) {
-        // Whoever pauses does so for good.
-        parent->gone = fed == steps.size() && !(fed > 0 && steps[fed - 1].pause);
+      const bool over = fed == steps.size() || (fed > 0 && steps[fed - 1].last);
+      if (over) {
+        parent->gone = !(fed > 0 && steps[fed - 1].pause);
         return;
       }
       parent->send(steps[fed++].bytes);
@@ -389,28 +390,27 @@ class Step final : public rc::state::Command<Model, Script> {
             {{8, rc::gen::just(next_of(model))},
              {4, rc::gen::element(Ask::kStartup, Ask::kGenerate, Ask::kSleep, Ask::kWakeAll,
                                   Ask::kHealth, Ask::kRelease)},
-             {1, rc::gen::map(rc::gen::inRange(0, static_cast<int>(Ask::kCount_)),
+             {1, rc::gen::map(fakes::any_of(0, static_cast<int>(Ask::kCount_)),
                               [](int value) { return static_cast<Ask>(value); })}})) {
     for (Reply& reply : replies_) {
       reply = *rc::gen::weightedOneOf<Reply>(
           {{30, rc::gen::just(Reply::kGood)},
-           {1, rc::gen::map(rc::gen::inRange(0, static_cast<int>(Reply::kCount_)),
+           {1, rc::gen::map(fakes::any_of(0, static_cast<int>(Reply::kCount_)),
                             [](int value) { return static_cast<Reply>(value); })}});
     }
   }
 
   void checkPreconditions(const Model& model) const override {
     RC_PRE(model.started || ask_ == Ask::kStartup || ask_ == Ask::kHealth);
-    RC_PRE(ask_ != Ask::kPause || model.stage != 0);  // else it may wait for ever
+    RC_PRE(ask_ != Ask::kPause || (model.stage != 0 && !model.ended));  // else it may wait for ever
     RC_PRE(ask_ != Ask::kRepeatedId || model.id > 0);
   }
   void apply(Model& model) const override { model = Predict(model, ask_, replies_)().next; }
 
   void run(const Model& model, Script& script) const override {
-    if (model.ended) return;
     const Expected expected = Predict(model, ask_, replies_)();
     script.steps.push_back({bytes_of(ask_, model.id + 1, model.version), replies_, expected.answer,
-                            ask_ == Ask::kPause});
+                            ask_ == Ask::kPause || ask_ == Ask::kTorn, ask_ == Ask::kPause});
     script.end = expected.next;
   }
   void show(std::ostream& out) const override {

@@ -268,10 +268,10 @@ class Step final : public rc::state::Command<Model, Sut> {
  public:
   Step()
       : action_(static_cast<Action>(*rc::gen::weightedOneOf<int>(
-            {{30, rc::gen::inRange(0, static_cast<int>(Action::kWakeUnknown))},
+            {{30, fakes::any_of(0, static_cast<int>(Action::kWakeUnknown))},
              {1, rc::gen::just(static_cast<int>(Action::kWakeUnknown))},
-             {40, rc::gen::inRange(static_cast<int>(Action::kWakeAll),
-                                   static_cast<int>(Action::kCount_))}}))) {}
+             {40, fakes::any_of(static_cast<int>(Action::kWakeAll),
+                                static_cast<int>(Action::kCount_))}}))) {}
 
   void apply(Model& model) const override { model = expected_of(model, action_).next; }
 

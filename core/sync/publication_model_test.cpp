@@ -101,8 +101,8 @@ class Step final : public rc::state::Command<Model, Sut> {
             {{2, Action::kSetup}, {12, Action::kSync}, {1, Action::kCleanup}})),
         step_(*rc::gen::weightedOneOf<std::size_t>(
             {{3, rc::gen::just<std::size_t>(0)},
-             {2, rc::gen::inRange<std::size_t>(1, kFirstTouching)},
-             {1, rc::gen::inRange<std::size_t>(0, kSteps.size())}})) {}
+             {2, tpsync::fakes::any_of<std::size_t>(1, kFirstTouching)},
+             {1, tpsync::fakes::any_of<std::size_t>(0, kSteps.size())}})) {}
 
   void apply(Model& model) const override { model = expected_of(model, action_, step_).next; }
 

@@ -19,6 +19,13 @@ bool holds_from_fixed_seed(const std::string& what, Testable&& testable) {
   return rc::check(what, std::forward<Testable>(testable));
 }
 
+// Any of [low, high), whatever the size of the case: inRange alone keeps to its begin in small
+// ones.
+template <typename Number>
+rc::Gen<Number> any_of(Number low, Number high) {
+  return rc::gen::resize(rc::kNominalSize, rc::gen::inRange(low, high));
+}
+
 // Runs drawn commands, each on a model and on what `make` makes of the code under test.
 template <typename Command, typename Make>
 bool model_holds(const std::string& what, Make make) {

@@ -104,11 +104,20 @@ if(TPSYNC_SANITIZE STREQUAL "address")
   tpsync_add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all
     -fno-omit-frame-pointer -g)
   add_link_options(-fsanitize=address,undefined)
+elseif(TPSYNC_SANITIZE STREQUAL "fuzzer")
+  # As address, and every edge counted for libFuzzer, which comes with clang.
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "TPSYNC_SANITIZE is 'fuzzer', and libFuzzer comes with clang alone: set "
+      "CMAKE_CXX_COMPILER to clang++")
+  endif()
+  tpsync_add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+    -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=address,undefined)
 elseif(TPSYNC_SANITIZE STREQUAL "thread")
   # The flag itself is set per target (TpsyncTargets): the simulator must be compiled without it.
   tpsync_add_compile_options(-fno-omit-frame-pointer -g)
   add_link_options(-fsanitize=thread)
 elseif(NOT TPSYNC_SANITIZE STREQUAL "")
-  message(FATAL_ERROR "TPSYNC_SANITIZE is '${TPSYNC_SANITIZE}': set it to address, thread, or "
-    "leave it empty")
+  message(FATAL_ERROR "TPSYNC_SANITIZE is '${TPSYNC_SANITIZE}': set it to address, thread, "
+    "fuzzer, or leave it empty")
 endif()

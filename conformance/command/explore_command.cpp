@@ -61,6 +61,7 @@ int explore(const ExploreFlags& flags) {
                        spec.tp,        options.shard,          std::move(jobs.reports)};
   say(report_head());
   for (const ExploreReport& report : result.reports) say(report_row(report));
+  say(situations_report(result));
   if (flags.coverage) {
     for (const ExploreReport& report : result.reports) {
       say(report.schedule + ":\n" + coverage_text(report.coverage));

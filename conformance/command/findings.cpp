@@ -6,6 +6,7 @@
 #include <set>
 
 #include "conformance/command/replay_file.h"
+#include "conformance/command/situation_text.h"
 #include "conformance/command/usage.h"
 #include "conformance/explore/explanation.h"
 #include "conformance/explore/shrinker.h"
@@ -142,6 +143,14 @@ void tell_findings(const ExploreResult& result, const FindingFiles& options, Out
     }
   }
   for (const std::string& file : folder.files()) say("wrote " + file);
+}
+
+std::string situations_report(const ExploreResult& result) {
+  judge::SituationCount count;
+  for (const ExploreReport& report : result.reports) count.merge(report.situations);
+  return situations_text(count) +
+         "\nsearch further: tpsync explore --world sim --faults random --swarm --draw-worlds "
+         "--first 1000000 --seeds 100000";
 }
 
 int exit_code_of(const ExploreResult& result, bool sampled) {

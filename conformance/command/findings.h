@@ -14,6 +14,9 @@ namespace tpsync::conformance {
 std::string report_head();
 std::string report_row(const ExploreReport& report);
 
+// Which situations all schedules together reached and missed, and how to search further.
+std::string situations_report(const ExploreResult& result);
+
 // Every phase of every rank role with every fault: counts, or a letter that its legend explains.
 std::string coverage_text(const Coverage& coverage);
 

@@ -132,5 +132,19 @@ TEST(RunSlot, KeepsAllOptionsOfARun) {
   EXPECT_EQ(read.facts[0].kinds, options.facts[0].kinds);
 }
 
+TEST(ResultFile, AShardThatIsNoneIsRefusedAsAnyOtherField) {
+  ExploreResult result;
+  result.tp = 1;
+  nlohmann::ordered_json json = to_json(result);
+  json["shard"] = "3/2";
+  try {
+    result_from_json(json.dump());
+    FAIL() << "it was read";
+  } catch (const InvalidInput& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidConfig);
+    EXPECT_EQ(error.record().subject, "shard");
+  }
+}
+
 }  // namespace
 }  // namespace tpsync::conformance

@@ -9,6 +9,7 @@
 #include "conformance/command/commands.h"
 #include "conformance/command/output.h"
 #include "conformance/command/usage.h"
+#include "conformance/judge/situations.h"
 #include "conformance/scenarios/scenario.h"
 #include "faults/catalogue.h"
 
@@ -83,6 +84,24 @@ int list_faults(bool json) {
   return kExitPassed;
 }
 
+int list_situations(bool json) {
+  if (json) {
+    auto array = nlohmann::ordered_json::array();
+    for (const judge::SituationRow& row : judge::all_situations()) {
+      array.push_back(
+          {{"id", std::string(row.id)}, {"what", std::string(row.what)}, {"rare", row.rare}});
+    }
+    fmt::print("{}", dumped(array));
+    return kExitPassed;
+  }
+  std::vector<std::vector<std::string>> rows = {{"situation", "a run that reaches it"}};
+  for (const judge::SituationRow& row : judge::all_situations()) {
+    rows.push_back({std::string(row.id), std::string(row.what) + (row.rare ? " (rare)" : "")});
+  }
+  fmt::print("{}", table(rows));
+  return kExitPassed;
+}
+
 void print_scenario(const Scenario& s) {
   fmt::print("{}\n  {}\n  requirements: {}\n  run it: tpsync run {} --world sim\n", s.id, s.title,
              joined(s.requirements), s.id);
@@ -120,19 +139,24 @@ void add_list_commands(CLI::App& app, Command& command) {
   struct ListFlags {
     bool faults = false;
     bool worlds = false;
+    bool situations = false;
     bool json = false;
     std::string id;
   };
   auto flags = std::make_shared<ListFlags>();
-  CLI::App* list = app.add_subcommand("list", "List scenarios, or faults");
+  CLI::App* list = app.add_subcommand("list", "List scenarios, faults, or situations");
   CLI::Option* faults = list->add_flag("--faults", flags->faults, "List the fault catalogue");
   CLI::Option* worlds =
       list->add_flag("--worlds", flags->worlds, "Which scenario runs in which kind of world");
   faults->excludes(worlds);
+  list->add_flag("--situations", flags->situations, "List the situations that runs can be in")
+      ->excludes(worlds)
+      ->excludes(faults);
   list->add_flag("--json", flags->json, "JSON on standard output")->excludes(worlds);
   list->callback([flags, &command] {
     command = [flags] {
       if (flags->worlds) return list_worlds();
+      if (flags->situations) return list_situations(flags->json);
       return flags->faults ? list_faults(flags->json) : list_scenarios(flags->json);
     };
   });

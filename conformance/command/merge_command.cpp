@@ -45,6 +45,7 @@ int merge_files(const MergeFlags& flags) {
                   flags.files.size(), result.parameters));
   say(report_head());
   for (const ExploreReport& report : result.reports) say(report_row(report));
+  say(situations_report(result));
   for (const ExploreReport& report : result.reports) {
     if (flags.coverage) say(report.schedule + ":\n" + coverage_text(report.coverage));
     for (const Finding& finding : report.findings) {

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "conformance/command/replay_file.h"
+#include "conformance/command/situation_text.h"
+#include "conformance/command/usage.h"
 #include "conformance/world/json_fields.h"
 #include "faults/json_document.h"
 #include "tpsync/base/errors.h"
@@ -101,6 +103,7 @@ Json report_json(const ExploreReport& report) {
   json["findings"] = Json::array();
   for (const Finding& finding : report.findings) json["findings"].push_back(finding_json(finding));
   json["fault_free"] = finding_json(report.fault_free);
+  json["situations"] = situations_json(report.situations);
   json["coverage"] = coverage_json(report.coverage);
   return json;
 }
@@ -126,6 +129,7 @@ ExploreReport report_from(const Json& json) {
     report.findings.push_back(finding_from(finding));
   }
   report.fault_free = finding_from(get<Json>(json, "fault_free"));
+  report.situations = situations_from_json(get<Json>(json, "situations"));
   report.coverage = coverage_from(get<Json>(json, "coverage"));
   return report;
 }
@@ -163,7 +167,11 @@ ExploreResult result_from_json(const std::string& text) {
   result.parameters = get<std::string>(json, "parameters");
   result.seed = get_integer<std::uint64_t>(json, "seed");
   result.tp = get_integer<int>(json, "tp", 1);
-  result.shard = parse_shard(get<std::string>(json, "shard"));
+  try {
+    result.shard = parse_shard(get<std::string>(json, "shard"));
+  } catch (const UsageError&) {  // speaks of a flag
+    refuse("shard", "must be I/N with I from 0 to N - 1");
+  }
   for (const Json& report : get<std::vector<Json>>(json, "schedules")) {
     result.reports.push_back(report_from(report));
   }

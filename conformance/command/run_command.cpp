@@ -11,6 +11,7 @@
 #include "conformance/command/commands.h"
 #include "conformance/command/output.h"
 #include "conformance/command/replay_file.h"
+#include "conformance/command/situation_text.h"
 #include "conformance/command/usage.h"
 #include "conformance/command/world_flags.h"
 #include "conformance/command/world_runner.h"
@@ -56,7 +57,8 @@ void write_world(ScenarioResult& result, const ScenarioContext& context,
 }
 
 ScenarioResult run_one(WorldRunner& runner, const Scenario& scenario, const WorldSpec& spec,
-                       std::size_t at_most, OutFolder& folder, std::vector<std::string>& failures) {
+                       std::size_t at_most, OutFolder& folder, std::vector<std::string>& failures,
+                       judge::SituationCount& situations) {
   ScenarioResult result;
   result.id = scenario.id;
   result.reason = not_applicable(scenario, runner.world(), spec);
@@ -67,6 +69,7 @@ ScenarioResult run_one(WorldRunner& runner, const Scenario& scenario, const Worl
   ScenarioContext context(runner, spec);
   context.limit_batches(at_most);
   scenario.body(context);
+  situations.merge(context.situations());
   result.worlds = context.worlds();
   result.left_out = context.left_out();
   if (result.left_out != 0) result.reason = fmt::format("{} worlds left out", result.left_out);
@@ -88,7 +91,7 @@ ScenarioResult run_one(WorldRunner& runner, const Scenario& scenario, const Worl
 }
 
 nlohmann::ordered_json to_json(const std::vector<ScenarioResult>& results, const WorldSpec& spec,
-                               std::string_view world) {
+                               std::string_view world, const judge::SituationCount& situations) {
   nlohmann::ordered_json json;
   json["world"] = world;
   json["seed"] = spec.seed;
@@ -96,6 +99,7 @@ nlohmann::ordered_json to_json(const std::vector<ScenarioResult>& results, const
   json["actors"] = spec.actors;
   json["bucket_bytes"] = spec.sync.bucket_bytes;
   json["phantom"] = spec.phantom;
+  json["situations"] = situations_json(situations);
   json["scenarios"] = nlohmann::ordered_json::array();
   for (const ScenarioResult& result : results) {
     nlohmann::ordered_json entry;
@@ -156,13 +160,14 @@ int run(const RunFlags& flags) {
   say(table_row({"scenario", "verdict", "worlds", "reason"}, widths));
   std::vector<ScenarioResult> results;
   std::vector<std::string> failures;
+  judge::SituationCount situations;
   std::uint64_t passed = 0;
   std::uint64_t failed = 0;
   std::uint64_t harness_errors = 0;
   std::string first_failed;
   for (const Scenario& scenario : chosen) {
     results.push_back(
-        run_one(*runner, scenario, spec, flags.at_most.value_or(0), folder, failures));
+        run_one(*runner, scenario, spec, flags.at_most.value_or(0), folder, failures, situations));
     const ScenarioResult& result = results.back();
     say(table_row({result.id, result.verdict, std::to_string(result.worlds), result.reason},
                   widths));
@@ -174,9 +179,10 @@ int run(const RunFlags& flags) {
   }
   say_failures(failures);
   for (const std::string& file : folder.files()) say("wrote " + file);
-  const std::string json = dumped(to_json(results, spec, flags.world.world));
+  const std::string json = dumped(to_json(results, spec, flags.world.world, situations));
   if (folder.given()) folder.write("result.json", json);
   if (flags.json) fmt::print("{}", json);
+  if (flags.world.world == "sim") say(situations_text(situations));
   say(fmt::format("{} passed, {} failed, {} not applicable", passed, failed,
                   results.size() - passed - failed));
   if (flags.world.phantom && chosen.size() == 1 && chosen[0].id == publication_only().id) {

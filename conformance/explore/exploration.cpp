@@ -103,6 +103,7 @@ Run Exploration::attempt(const Attempt& attempt) {
   const Run run = look(attempt.number, *attempt.spec, attempt.options, script);
   log_ = run.log;
   ++report_.runs;
+  report_.situations.add(run.judgement.situations);
   // Order-free, so that shards and reversed runs add up to the same.
   report_.combined_hash += judge::mix(run.hash.low ^ judge::mix(run.hash.high));
   if (options_.each) options_.each(attempt.name, run.hash);

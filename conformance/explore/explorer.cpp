@@ -89,6 +89,7 @@ void merge(ExploreReport& into, const ExploreReport& from) {
   into.seconds += from.seconds;
   into.combined_hash += from.combined_hash;
   into.coverage.merge(from.coverage);
+  into.situations.merge(from.situations);
   into.findings.insert(into.findings.end(), from.findings.begin(), from.findings.end());
   keep_first_findings(into.findings);
   for (const auto& [id, count] : from.findings_by_id) into.findings_by_id[id] += count;

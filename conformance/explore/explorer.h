@@ -16,6 +16,7 @@
 
 #include "conformance/explore/coverage.h"
 #include "conformance/explore/random_plans.h"
+#include "conformance/judge/situation_count.h"
 #include "conformance/world/sim_run.h"
 #include "conformance/world/spec.h"
 #include "faults/enumerate.h"
@@ -55,7 +56,8 @@ struct ExploreReport {
   double seconds = 0;
   std::uint64_t combined_hash = 0;
   Coverage coverage;
-  std::vector<Finding> findings;  // the first of each id
+  judge::SituationCount situations;  // over the counted runs
+  std::vector<Finding> findings;     // the first of each id
   std::map<std::string, std::uint64_t> findings_by_id;
   Finding fault_free;  // the run that single faults are held against
 };

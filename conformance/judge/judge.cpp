@@ -4,6 +4,7 @@
 
 #include "conformance/judge/facts.h"
 #include "conformance/judge/invariants.h"
+#include "conformance/judge/situations.h"
 #include "conformance/judge/slicer.h"
 #include "conformance/judge/view.h"
 
@@ -54,6 +55,7 @@ struct Judge::State {
   Facts facts;
   ExpectedLanes lanes;
   View view;
+  SituationReader situations;
 };
 
 Judge::Judge() : state_(std::make_unique<State>()) {}
@@ -77,6 +79,7 @@ Judgement Judge::judge(const sim::Trace& trace) {
         judge_progress, judge_recovery, judge_world, judge_evidence}) {
     judgement.verdicts.push_back(judge(context));
   }
+  judgement.situations = state_->situations.read(state_->view);
   return judgement;
 }
 

@@ -28,6 +28,7 @@ struct Verdict {
 
 struct Judgement {
   std::vector<Verdict> verdicts;  // in the order of the invariants
+  std::uint64_t situations = 0;   // that the run was in (situations.h)
 
   // True if no verdict is a violation and none is inconclusive.
   bool ok() const;

@@ -41,6 +41,7 @@ void ScenarioContext::run_all(const std::vector<WorldJob>& jobs,
 }
 
 void ScenarioContext::take(const std::string& label, const Run& run, bool judged) {
+  situations_.add(run.judgement.situations);
   label_ = label;
   log_ = run.log;
   ++worlds_;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "conformance/judge/situation_count.h"
 #include "conformance/world/actor.h"
 #include "conformance/world/sim_run.h"
 #include "conformance/world/spec.h"
@@ -65,6 +66,8 @@ class ScenarioContext {
   std::uint64_t worlds() const { return worlds_; }
   // Over all worlds, in order.
   std::uint64_t combined_hash() const { return combined_hash_; }
+  // Of all worlds that were judged.
+  const judge::SituationCount& situations() const { return situations_; }
   // The harness itself failed in one of the worlds: the scenario says nothing about core.
   bool harness_failed() const { return harness_failed_; }
 
@@ -99,6 +102,7 @@ class ScenarioContext {
   std::uint64_t left_out_ = 0;
   std::uint64_t keep_number_ = 0;
   std::uint64_t combined_hash_ = 0;
+  judge::SituationCount situations_;
   bool harness_failed_ = false;
 };
 

@@ -8,6 +8,7 @@
 
 #include "tpsync/base/errors.h"
 #include "tpsync/device/cuda_device.h"
+#include "tpsync/device/cuda_exports.h"
 #include "tpsync/device/handles.h"
 #include "tpsync/device/testing/device_peer.h"
 #include "tpsync/device/testing/hex.h"
@@ -84,7 +85,7 @@ TEST_P(CudaDeviceProcesses, ManyRegionsAreOpenedEachWithItsOwnBytes) {
 TEST_P(CudaDeviceProcesses, ALargeRegionIsWholeInItsImporter) {
   Peer actor = join(), worker = join();
   const std::uint64_t before = free_bytes(worker);
-  const std::uint64_t piece = 256ULL << 20;
+  const std::uint64_t piece = cuda::kPieceUnit;
   const std::string region =
       get(actor, "allocate " + std::to_string(2 * piece + 100) + " exportable");
   int value = 0;

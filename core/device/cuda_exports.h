@@ -51,9 +51,9 @@ struct Handle {
 inline constexpr std::size_t kHandleBytes = 168;
 
 // Memory that is passed on as descriptors is made of equal pieces and a last one: another GPU opens
-// memory of 1 GiB and more in 8 ms, one process after the other, and 256 MiB in 0.1 ms (two H200,
+// memory of 512 MiB and more in 8 ms, one process after the other, and less in 0.1 ms (two H200,
 // driver 580). Their number is bounded by what a handle has room for.
-inline constexpr std::uint64_t kPieceUnit = 256ULL << 20;
+inline constexpr std::uint64_t kPieceUnit = 510ULL << 20;
 inline constexpr std::size_t kPiecesMax = 16;
 
 constexpr std::uint64_t piece_bytes(std::uint64_t mapped_bytes) {

@@ -3,6 +3,7 @@
 #include "tpsync/rollout/config_file.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <charconv>
@@ -12,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <vector>
 
 #include "tpsync/base/errors.h"
@@ -34,6 +36,31 @@ constexpr int kFreeFormDepthMax = 32;
   const std::string place =
       mark.is_null() ? std::string(origin) : fmt::format("{}:{}", origin, mark.line + 1);
   throw_invalid(ErrorKind::kInvalidConfig, path, fmt::format("{}: {}", place, detail));
+}
+
+// Takes no notice of what a document holds.
+class Ignore final : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+// Not by YAML::LoadAll: there are texts of which it makes documents without end.
+bool has_second_document(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  Ignore ignore;
+  return parser.HandleNextDocument(ignore) && parser.HandleNextDocument(ignore);
 }
 
 bool quoted(const YAML::Node& node) { return node.Tag() == "!"; }
@@ -158,7 +185,8 @@ class Section {
     refuse_at(origin_, found == fields_.end() ? node_ : found->second, path_of(key), detail);
   }
   std::string path_of(const std::string& key) const {
-    return path_.empty() ? key : path_ + "." + key;
+    const std::string name = key.empty() ? "\"\"" : key;
+    return path_.empty() ? name : path_ + "." + name;
   }
   const std::vector<std::pair<std::string, YAML::Node>>& order() const { return order_; }
 
@@ -355,10 +383,11 @@ ConfigFile parse_config(std::string_view text, std::string_view origin) {
   if (text.size() > kTextBytesMax) refuse("is larger than 1 MiB");
   ConfigFile config;
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    if (documents.empty() || documents[0].IsNull()) return config;
-    if (documents.size() > 1) refuse("holds several documents; use one");
-    Section document(documents[0], "", origin);
+    const std::string whole(text);
+    if (has_second_document(whole)) refuse("holds several documents; use one");
+    const YAML::Node root = YAML::Load(whole);
+    if (root.IsNull()) return config;
+    Section document(root, "", origin);
     read_section(document, "rollout", origin,
                  [&](Section& section) { read_rollout(section, config.rollout); });
     read_section(document, "sync", origin,

@@ -160,6 +160,11 @@ TEST(ConfigFile, AnErrorNamesTheKeyPathAndTheLine) {
   EXPECT_EQ(record.detail, "file.yaml:2: is \"four\"; must be an integer");
 }
 
+TEST(ConfigFile, TextOfWhichDocumentsNeverEndIsRefused) {
+  EXPECT_THAT(refusal("--- &*a, !x b [*a]\n").detail, HasSubstr("several documents"));
+  EXPECT_THAT(refusal("{}\n---\n{}\n").detail, HasSubstr("several documents"));
+}
+
 TEST(ConfigFile, UnknownAndRepeatedKeysAreRefused) {
   ErrorRecord record = refusal("rollout:\n  tp_sise: 4\n");
   EXPECT_EQ(record.subject, "rollout.tp_sise");
@@ -169,6 +174,8 @@ TEST(ConfigFile, UnknownAndRepeatedKeysAreRefused) {
   record = refusal("rollout:\n  tp_size: 4\n  top_k: 1\n  tp_size: 4\n");
   EXPECT_EQ(record.subject, "rollout.tp_size");
   EXPECT_THAT(record.detail, HasSubstr(":4: stands twice"));
+  EXPECT_EQ(refusal("\"\": 1\n").subject, "\"\"");
+  EXPECT_EQ(refusal("rollout:\n  ? !a\n  : b\n").subject, "rollout.\"\"");
   EXPECT_EQ(refusal("rollout:\n  engine_kwargs: {a: {b: 1, b: 2}}\n").subject,
             "rollout.engine_kwargs.a.b");
 }

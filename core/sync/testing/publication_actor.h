@@ -39,6 +39,7 @@ class ScriptedTarget final : public PublicationTarget {
   Duration update_timeout = std::chrono::seconds(300);
   std::string failing;  // the step of this name throws
   std::function<void()> at_probe = [] {};
+  std::function<void()> at_poison = [] {};
   std::function<void(wire::CommitResult&)> edit_result = [](wire::CommitResult&) {};
   std::vector<std::string> steps;
   std::string poisoned_with;
@@ -110,6 +111,7 @@ class ScriptedTarget final : public PublicationTarget {
   void poison(std::string_view reason) noexcept override {
     poisoned_with = reason;
     steps.emplace_back("poison");
+    at_poison();
   }
 
  private:

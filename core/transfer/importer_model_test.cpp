@@ -105,7 +105,8 @@ Outcome expected_of(const Model& model, Action action, std::size_t slot, std::ui
       outcome.released = model.open ? 1 : 0;
       close();
       break;
-    case Action::kOpenWithout:  // what is open stays: no handle was even looked at
+    case Action::kOpenWithout:
+      close();
       outcome.result = Result::kMismatch;
       break;
     case Action::kOpenAltered:

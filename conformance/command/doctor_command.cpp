@@ -17,6 +17,9 @@
 #include "conformance/command/usage.h"
 #include "conformance/command/world_flags.h"
 #include "conformance/command/world_runner.h"
+#ifdef TPSYNC_HAVE_GPU_WORLD
+#include "conformance/process/gpu_list.h"
+#endif
 #include "tpsync/base/errors.h"
 
 namespace tpsync::conformance {
@@ -119,8 +122,52 @@ std::string text_of(const std::vector<MachineCheck>& checks,
   return text + table(rows);
 }
 
+// What a child sees of the GPUs, which this process must not open; nothing where there are none.
+void add_gpus(std::vector<MachineCheck>& checks) {
+#ifdef TPSYNC_HAVE_GPU_WORLD
+  std::vector<GpuFacts> gpus;
+  try {
+    gpus = list_gpus(test_runtime_program());
+  } catch (const Error& error) {
+    checks.push_back({"GPUs",
+                      MachineState::kMissing,
+                      to_text(error.record()),
+                      "every rank has one of its own",
+                      "",
+                      {"gpu"}});
+    return;
+  }
+  if (gpus.empty()) return;
+  std::string found;
+  std::string unread;
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    constexpr double kGiB = 1 << 30;
+    found += fmt::format("{}{} {:.0f} of {:.0f} GiB free", i == 0 ? "" : ", ", gpus[i].uuid,
+                         static_cast<double>(gpus[i].free_bytes) / kGiB,
+                         static_cast<double>(gpus[i].total_bytes) / kGiB);
+    for (std::size_t other = 0; other < gpus.size(); ++other) {
+      const auto& reads = gpus[i].reads;
+      const bool reads_it =
+          std::find(reads.begin(), reads.end(), static_cast<int>(other)) != reads.end();
+      if (other == i || reads_it) continue;
+      unread += fmt::format("{}GPU {} can't read GPU {}", unread.empty() ? "" : ", ", i, other);
+    }
+  }
+  checks.push_back({"GPUs", MachineState::kOk, found, "every rank has one of its own", "", {}});
+  checks.push_back({"GPU links",
+                    unread.empty() ? MachineState::kOk : MachineState::kLimited,
+                    unread.empty() ? "every GPU reads the others' memory" : unread,
+                    "weights by copies, and the reshard route",
+                    unread.empty() ? "" : "tpsync publish --world gpu --gather collective",
+                    {}});
+#else
+  static_cast<void>(checks);
+#endif
+}
+
 int doctor(bool as_json) {
-  const std::vector<MachineCheck> checks = check_machine(build_parts());
+  std::vector<MachineCheck> checks = check_machine(build_parts());
+  add_gpus(checks);
   std::vector<WorldAnswer> answers;
   for (const char* world : {"sim", "process", "gpu"}) answers.push_back(ask(world, checks));
   fmt::print("{}", as_json ? dumped(to_json(checks, answers)) : text_of(checks, answers));

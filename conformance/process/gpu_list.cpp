@@ -1,6 +1,8 @@
 #include "conformance/process/gpu_list.h"
 
+#include <cuda_runtime_api.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <sstream>
 
@@ -40,7 +42,13 @@ std::vector<GpuFacts> list_gpus(const std::string& runtime_program) {
   if (status->signaled || status->code != 0) throw_broken(ErrorKind::kDevice, "gpus", text);
   std::vector<GpuFacts> gpus;
   std::istringstream lines(text);
-  for (GpuFacts gpu; lines >> gpu.uuid >> gpu.free_bytes >> gpu.total_bytes;) gpus.push_back(gpu);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    GpuFacts gpu;
+    if (!(fields >> gpu.uuid >> gpu.free_bytes >> gpu.total_bytes)) continue;
+    for (int other = 0; fields >> other;) gpu.reads.push_back(other);
+    gpus.push_back(std::move(gpu));
+  }
   return gpus;
 }
 
@@ -50,7 +58,15 @@ int print_gpus() {
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     device::CudaDevice device(clock, {.ordinal = ordinal});
     const device::MemoryInfo memory = device.memory();
-    fmt::print("{} {} {}\n", device.uuid(), memory.free_bytes, memory.total_bytes);
+    std::vector<int> reads;
+    for (int other = 0; other < count; ++other) {
+      int can = 0;
+      const bool asked =
+          other != ordinal && cudaDeviceCanAccessPeer(&can, ordinal, other) == cudaSuccess;
+      if (asked && can != 0) reads.push_back(other);
+    }
+    fmt::print("{} {} {} {}\n", device.uuid(), memory.free_bytes, memory.total_bytes,
+               fmt::join(reads, " "));
   }
   return 0;
 }

@@ -12,6 +12,7 @@ struct GpuFacts {
   std::string uuid;
   std::uint64_t free_bytes = 0;  // while nobody but the asking child has it open
   std::uint64_t total_bytes = 0;
+  std::vector<int> reads;  // the ordinals of other GPUs whose memory this one can read
 };
 
 // In the order of their ordinals; empty where there are none. Blocks for seconds per GPU, at most

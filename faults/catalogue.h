@@ -30,6 +30,9 @@ struct Operation {
   // Of copies, fills and host copies: every piece landed when its own stream was synchronized and
   // none before, or their process did nothing but the stream's own work until then.
   bool landed_at_sync = false;
+  // An export of memory that lies where the process's first export lay: in simulated worlds a
+  // handle of that one opens it, too.
+  bool at_first_place = false;
   // Of the update's frames and of the worker's launch: tensors of default_expert() are in it.
   bool carries_expert = false;
 

@@ -220,7 +220,7 @@ bool on_export(const Operation& o, const Arguments&) {
 }
 
 bool on_second_export(const Operation& o, const Arguments& arguments) {
-  return on_export(o, arguments) && o.phase == kAllocationPhase;
+  return on_export(o, arguments) && o.phase == kAllocationPhase && !o.at_first_place;
 }
 
 bool on_stream_work(const Operation& o, const Arguments&) { return is_stream_work(o.op); }

@@ -19,7 +19,7 @@ struct DeviceUse {
 };
 
 // Of all publications of a world of processes, by rank; none for a rank that gave nothing back
-// after a preflight. Simulated devices record their peaks themselves (judge, I7).
+// after a preflight. Simulated devices record their peaks themselves.
 std::vector<DeviceUse> read_device_use(const sim::Trace& trace);
 
 // A line per rank beside what the preflight asks for; empty without any.

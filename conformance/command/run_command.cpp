@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "conformance/command/commands.h"
+#include "conformance/command/integer.h"
 #include "conformance/command/output.h"
 #include "conformance/command/replay_file.h"
 #include "conformance/command/situation_text.h"
@@ -25,7 +26,7 @@ namespace {
 struct RunFlags {
   WorldFlags world;
   std::vector<std::string> prefixes;
-  std::optional<std::size_t> at_most;  // worlds of a batch
+  std::optional<std::uint64_t> at_most;  // worlds of a batch
   bool json = false;
   std::string out;
 };
@@ -145,10 +146,10 @@ void say_failures(const std::vector<std::string>& failures) {
 
 int run(const RunFlags& flags) {
   const WorldSpec spec = flags.world.spec();
-  if (flags.at_most && (*flags.at_most == 0 || flags.world.world == "sim")) {
-    throw UsageError{flags.world.world == "sim"
-                         ? "--at-most: simulated worlds are quick and have numbers: run them all"
-                         : "--at-most: must be positive"};
+  if (flags.at_most && flags.world.world == "sim") {
+    throw UsageError{
+        "--at-most: simulated worlds are quick and have numbers: run them all, or give --world "
+        "process or gpu"};
   }
   const std::vector<Scenario> chosen = chosen_scenarios(flags);
   OutFolder folder(flags.out);
@@ -201,8 +202,8 @@ void add_run_command(CLI::App& app, Command& command) {
   run_app->add_option("id", flags->prefixes, "Ids or their prefixes (default: all)");
   flags->world.worlds = built_worlds();
   flags->world.add_to(*run_app);
-  run_app->add_option("--at-most", flags->at_most,
-                      "Of a scenario's worlds of one kind so many, evenly chosen (default: all)");
+  add_integer(*run_app, "--at-most", flags->at_most, {1, 1'000'000},
+              "Of a scenario's worlds of one kind so many, evenly chosen (default: all)");
   run_app->add_flag("--json", flags->json, "JSON on standard output");
   run_app->add_option("--out", flags->out, "Folder for traces, replay files and result.json");
   run_app->callback([flags, &command] { command = [flags] { return run(*flags); }; });

@@ -14,8 +14,7 @@ nlohmann::ordered_json situations_json(const judge::SituationCount& count);
 // absent were reached by no run.
 judge::SituationCount situations_from_json(const nlohmann::ordered_json& json);
 
-// One line for what was reached, one for what was missed, and how to search further. Simulated
-// worlds alone reach all of them.
+// One line: how many were reached, and which were missed. Simulated worlds alone reach all.
 std::string situations_text(const judge::SituationCount& count);
 
 }  // namespace tpsync::conformance

@@ -46,7 +46,7 @@ void WorldFlags::add_to(CLI::App& app) {
   }
   app.add_option("--without", without,
                  "A cruelty of the simulated world that is switched off; may be repeated")
-      ->expected(1);
+      ->allow_extra_args(false);
   app.add_flag("--lane", lane, "Agree over core's lane on simulated shared words (--world sim)");
   app.add_flag("--phantom", phantom, "Track extents and content tags instead of bytes");
 }

@@ -288,8 +288,7 @@ void check_worker(const std::vector<Answered>& answers, const Requests& requests
       if (!started || loaded != started->chunk_tensor_counts.size()) {
         throw Finding("attested what did not come");
       }
-      if (!(started->header.expected_manifest == inputs().manifest) &&
-          started->header.expected_manifest.fingerprint != inputs().manifest.fingerprint) {
+      if (started->header.expected_manifest != inputs().manifest) {
         throw Finding("attested another manifest");
       }
       pending = false;

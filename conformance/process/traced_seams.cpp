@@ -308,11 +308,10 @@ std::uint64_t TracedDevice::used() noexcept {
 }
 
 void TracedDevice::note_peak() {
-  const device::MemoryInfo info = inner().memory();
-  const std::uint64_t used = info.total_bytes - info.free_bytes;
-  if (used <= peak_) return;
-  peak_ = used;
-  tracer_.record(EventKind::kDevicePeak, static_cast<std::uint64_t>(index_), used);
+  const std::uint64_t now = used();
+  if (now <= peak_) return;
+  peak_ = now;
+  tracer_.record(EventKind::kDevicePeak, static_cast<std::uint64_t>(index_), now);
 }
 
 device::StreamId TracedDevice::create_stream() {

@@ -142,6 +142,27 @@ std::set<std::int64_t> expert_chunks(const WorldSpec& spec) {
   return result;
 }
 
+// Where each export of a simulated world lies.
+class ExportPlaces {
+ public:
+  explicit ExportPlaces(const sim::Trace& trace) {
+    for (const Event& event : trace.events) {
+      if (!is_kind(event, EventKind::kDeviceExported)) continue;
+      first_.emplace(event.process, event.b);
+      place_of_[std::pair(event.process, event.a)] = event.b;
+    }
+  }
+  bool at_first_place(const Event& event) const {
+    if (!is_op(event, Op::kDeviceExport)) return false;
+    const auto place = place_of_.find(std::pair(event.process, event.a));
+    return place != place_of_.end() && place->second == first_.at(event.process);
+  }
+
+ private:
+  std::map<std::uint32_t, std::uint64_t> first_;  // by process
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> place_of_;
+};
+
 bool carries_expert(const faults::Operation& op, const std::set<std::int64_t>& chunks) {
   if (!chunks.contains(op.chunk)) return false;
   const bool update = op.phase == faults::rules::kUpdatePhase;
@@ -166,6 +187,7 @@ std::vector<faults::Operation> publication_operations(const sim::Trace& trace,
   }
   const auto owners = end_owners(trace);
   const Landings landings(trace);
+  const ExportPlaces places(trace);
   const auto chunks = expert_chunks(spec);
   const Window window = first_sync(trace);
   std::vector<faults::Operation> operations;
@@ -188,6 +210,7 @@ std::vector<faults::Operation> publication_operations(const sim::Trace& trace,
         operation.peer_rank = processes[peer->second].rank;
       }
     }
+    operation.at_first_place = places.at_first_place(event);
     if (faults::rules::is_stream_work(operation.op)) {
       operation.landed_at_sync = landings.at_sync(event, i);
     }

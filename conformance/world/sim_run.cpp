@@ -206,11 +206,13 @@ class World {
     if (spec_.gather == Gather::kCollective) return shards_.join(rank);
     const auto meeting = meetings_.join(rank);
     sim::SimSharedWordsFactory words(process);
-    std::unique_ptr<collective::ShardGroup> group = std::make_unique<sim::RecordedShardGroup>(
-        std::make_unique<collective::PeerCopyShardGroup>(
-            *meeting, process.device(), words, process.world(),
-            Deadline::after(process.world().clock, spec_.sync.control_timeout)),
-        process, kGroupsByCopies + copy_groups_[static_cast<std::size_t>(rank)]++);
+    // Counted before the meeting, which may fail.
+    const std::uint64_t id = kGroupsByCopies + copy_groups_[static_cast<std::size_t>(rank)]++;
+    auto copies = std::make_unique<collective::PeerCopyShardGroup>(
+        *meeting, process.device(), words, process.world(),
+        Deadline::after(process.world().clock, spec_.sync.control_timeout));
+    std::unique_ptr<collective::ShardGroup> group =
+        std::make_unique<sim::RecordedShardGroup>(std::move(copies), process, id);
     const auto& wrap = world_.hooks().wrap_shard_group;
     return wrap ? wrap(process, std::move(group)) : std::move(group);
   }

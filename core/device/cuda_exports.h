@@ -57,8 +57,9 @@ inline constexpr std::uint64_t kPieceUnit = 510ULL << 20;
 inline constexpr std::size_t kPiecesMax = 16;
 
 constexpr std::uint64_t piece_bytes(std::uint64_t mapped_bytes) {
-  const std::uint64_t units = (mapped_bytes + kPieceUnit - 1) / kPieceUnit;
-  return (units + kPiecesMax - 1) / kPiecesMax * kPieceUnit;
+  const std::uint64_t units = mapped_bytes / kPieceUnit + (mapped_bytes % kPieceUnit != 0 ? 1 : 0);
+  const std::uint64_t of_piece = units / kPiecesMax + (units % kPiecesMax != 0 ? 1 : 0);
+  return checked_mul(of_piece, kPieceUnit).value_or(mapped_bytes);
 }
 constexpr std::size_t piece_count(std::uint64_t mapped_bytes) {
   if (mapped_bytes == 0) return 0;

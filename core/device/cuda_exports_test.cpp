@@ -68,6 +68,11 @@ TEST(CudaHandle, HasRoomForTheDescriptorsOfAllPieces) {
       EXPECT_EQ(piece % kPieceUnit, 0u) << bytes;
     }
   }
+  // Whatever a handle says.
+  for (const std::uint64_t bytes : {UINT64_MAX, UINT64_MAX - 1, UINT64_MAX - kPieceUnit}) {
+    EXPECT_GE(piece_count(bytes), 1u);
+    EXPECT_LE(piece_count(bytes), kPiecesMax);
+  }
 }
 
 TEST(CudaHandle, UuidIsLowerCaseWithDashes) {

@@ -49,6 +49,7 @@ Block CudaMemory::virtual_memory(std::uint64_t bytes, bool exportable, std::stri
   block.bytes = align_up(bytes, granularity_);
   const std::uint64_t piece = exportable ? piece_bytes(block.bytes) : block.bytes;
   std::vector<std::uint64_t> pieces;
+  pieces.reserve(exportable ? piece_count(block.bytes) : 1);
   try {
     for (std::uint64_t begin = 0; begin < block.bytes; begin += piece) {
       const std::uint64_t size = std::min(piece, block.bytes - begin);
@@ -121,6 +122,7 @@ void CudaMemory::put_back(Block& block, std::uint64_t physical, std::string_view
 
 int CudaMemory::map_pieces(Block& block, std::span<const std::uint64_t> pieces, const char*& call) {
   const std::uint64_t piece = pieces.size() == 1 ? block.bytes : piece_bytes(block.bytes);
+  block.physical.assign(pieces.begin(), pieces.end());
   std::uint64_t mapped = 0;
   int status = 0;
   for (const std::uint64_t one : pieces) {
@@ -133,10 +135,8 @@ int CudaMemory::map_pieces(Block& block, std::span<const std::uint64_t> pieces, 
     status = driver_.allow_access(block.address + mapped - size, size, ordinal_);
     if (status != 0) break;
   }
-  if (status == 0) {
-    block.physical.assign(pieces.begin(), pieces.end());
-    return 0;
-  }
+  if (status == 0) return 0;
+  block.physical.clear();
   for (std::uint64_t begin = 0; begin < mapped; begin += piece) {
     errors_.note(driver_.unmap(block.address + begin, std::min(piece, mapped - begin)),
                  "cuMemUnmap");
@@ -144,7 +144,7 @@ int CudaMemory::map_pieces(Block& block, std::span<const std::uint64_t> pieces, 
   return status;
 }
 
-// A mapping is taken away as a whole, each by itself.
+// Each piece has a mapping of its own, which is taken away as a whole.
 int CudaMemory::unmap(Block& block) const {
   const std::uint64_t piece = block.physical.size() == 1 ? block.bytes : piece_bytes(block.bytes);
   int status = 0;
@@ -208,6 +208,8 @@ Block CudaMemory::open_descriptors(std::span<const os_memory::Descriptor> descri
   block.kind = Block::Kind::kVirtual;
   block.bytes = bytes;
   std::vector<std::uint64_t> pieces;
+  pieces.reserve(descriptors.size());
+  block.physical.reserve(descriptors.size());  // nothing is thrown while something is held
   int status = 0;
   const char* call = "cuMemImportFromShareableHandle";
   for (const os_memory::Descriptor& descriptor : descriptors) {
@@ -232,8 +234,11 @@ Block CudaMemory::open_descriptors(std::span<const os_memory::Descriptor> descri
 int CudaMemory::device_behind(const Block& block) {
   int ordinal = ordinal_;
   if (block.kind == Block::Kind::kVirtual) {
-    errors_.check(driver_.device_of(block.physical.front(), ordinal),
-                  "cuMemGetAllocationPropertiesFromHandle", "import", ErrorKind::kIpc);
+    for (const std::uint64_t piece : block.physical) {
+      errors_.check(driver_.device_of(piece, ordinal), "cuMemGetAllocationPropertiesFromHandle",
+                    "import", ErrorKind::kIpc);
+      if (ordinal != ordinal_) break;
+    }
   } else {
     cudaPointerAttributes attributes{};
     errors_.check(cudaPointerGetAttributes(&attributes, pointer(block.address)),

@@ -230,7 +230,7 @@ wire::WorkerReceipt Worker::finish(const wire::FinishRequest& request) {
   state_.check_finish(request);
   transfer::Attestation attestation = loader_->finish(deadline());
   const wire::PublicationHeader& header = state_.header();
-  if (attestation.received.fingerprint != header.expected_manifest.fingerprint) {
+  if (attestation.received != header.expected_manifest) {
     throw_violation(ErrorKind::kMismatch, "manifest",
                     "what this worker received is not the expected manifest");
   }

@@ -249,6 +249,18 @@ void IpcWeightSync::check_source() {
                       ? "the trainer holds another shape or dtype than the configuration says"
                       : "is expected, the trainer has " + exported[t].name);
   }
+  const wire::SourceLayout& layout = source_.layout();
+  const auto actors = static_cast<std::uint64_t>(group_->size());
+  if (layout.world != actors) {
+    throw_invalid(ErrorKind::kMismatch, "source_layout",
+                  "the trainer's shards are cut for " + std::to_string(layout.world) +
+                      " actors, there are " + std::to_string(actors));
+  }
+  try {
+    transfer::check_source_layout(expected, layout);
+  } catch (const PeerViolation& error) {
+    throw_invalid(ErrorKind::kMismatch, "source_layout", error.record().detail);
+  }
 }
 
 void IpcWeightSync::check_schema() {

@@ -127,8 +127,9 @@ TEST_P(FailingCall, OnOneRankIsTheSameErrorOnBoth) {
 TEST_F(TwoActors, ShardsThatAreCutElsewhereOnOneRankAreRefusedBeforeTheRuntimeIsTouched) {
   const auto outcomes = publish([](Actor& actor) {
     if (actor.rank != 1) return;
-    ASSERT_FALSE(actor.source.source_layout.row_bounds.empty());
-    actor.source.source_layout.row_bounds.back() += 1;
+    auto& bounds = actor.source.source_layout.row_bounds;
+    ASSERT_GT(bounds.size(), 2u);
+    bounds[bounds.size() - 2] = 0;  // the last tensor is rank 1's
   });
   for (const Outcome& outcome : outcomes) {
     ASSERT_TRUE(outcome.error.has_value());
@@ -171,11 +172,32 @@ TEST_F(TwoActors, WhatRankZeroCannotFindOutIsReportedByBoth) {
   }
 }
 
+// A layout that the control group or the model contradicts would be read beyond its end.
+TEST_F(TwoActors, ShardsForAnotherNumberOfActorsOrTensorsAreRefusedBeforeTheRuntimeIsTouched) {
+  const std::vector<std::function<void(wire::SourceLayout&)>> edits = {
+      [](wire::SourceLayout& layout) { layout.world = 3; },
+      [](wire::SourceLayout& layout) { layout.row_bounds.pop_back(); },
+      [](wire::SourceLayout& layout) { layout.row_bounds.front() = 1; }};
+  for (const auto& edit : edits) {
+    const auto outcomes = publish([&](Actor& actor) {
+      if (actor.rank == 1) edit(actor.source.source_layout);
+    });
+    for (const Outcome& outcome : outcomes) {
+      ASSERT_TRUE(outcome.error.has_value());
+      EXPECT_EQ(outcome.error->kind, ErrorKind::kMismatch);
+      EXPECT_EQ(outcome.error->subject, "source_layout");
+      EXPECT_EQ(outcome.error->rank, 1);
+      EXPECT_EQ(outcome.error->phase, "expected-schema");
+      EXPECT_EQ(outcome.state, PublicationState::kIdle);
+    }
+  }
+}
+
 TEST_F(TwoActors, AnotherModelOnOneRankIsFoundByTheSchemaConsensus) {
   const auto outcomes = publish([](Actor& actor) {
     if (actor.rank == 0) return;
     actor.config.num_experts = 8;
-    actor.source.tensors = model::plan_canonical(actor.config).tensors;
+    actor.source.hold(model::plan_canonical(actor.config).tensors);
   });
   for (const Outcome& outcome : outcomes) {
     ASSERT_TRUE(outcome.error.has_value());

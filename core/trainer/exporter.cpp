@@ -97,6 +97,10 @@ Exporter::Exporter(device::Device& device, collective::ShardGroup* shards, Actor
       options_(options),
       rank_(static_cast<std::uint64_t>(place.rank)),
       world_(static_cast<std::uint64_t>(place.world)) {
+  if (place.world < 1 || place.rank < 0 || place.rank >= place.world) {
+    throw_invalid(ErrorKind::kInvalidConfig, "place",
+                  "is rank " + std::to_string(place.rank) + " of " + std::to_string(place.world));
+  }
   layout_.world = world_;
   std::vector<const ShardedParameter*> ordered;
   ordered.reserve(parameters.size());

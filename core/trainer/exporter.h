@@ -42,7 +42,8 @@ class Exporter final : public transfer::WeightSource {
   // of odd or unexpected size, or not cut at expert bounds.
   Exporter(device::Device& device, collective::ShardGroup& shards,
            std::span<const ShardedParameter> parameters, const ExporterOptions& options);
-  // Without a weight group: for the reshard route alone.
+  // Without a weight group: for the reshard route alone. Throws also InvalidInput kInvalidConfig,
+  // subject "place", unless the rank is one of the world, which is that of the control group.
   Exporter(device::Device& device, ActorPlace place, std::span<const ShardedParameter> parameters,
            const ExporterOptions& options);
   ~Exporter() override;

@@ -126,7 +126,8 @@ class Sender {
   void send();
 
   // Collective. What every rank's source emitted are the expected tensors, all of them, and it is
-  // exhausted. Returns the agreed content digest (empty if off).
+  // exhausted. Returns the agreed content digest (empty if off). Throws what the gates throw, and
+  // PeerViolation kMismatch, subject "manifest", "source" or "digest"; agreed on as well.
   wire::ExpectedDigest verify_source();
 
   // Frees the buffer, which nobody may still have open; first waits until this rank's own work no

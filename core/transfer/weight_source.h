@@ -50,11 +50,11 @@ class WeightPass {
   // must enter the group.
   virtual void prepare(std::uint64_t chunk, std::uint64_t group) = 0;
 
-  // Packs this rank's pieces with the cast, and enters the group (by the reshard route, that is
-  // all, and no rank waits for another). Collective: every rank enters it,
-  // after all agreed that prepare succeeded and that the chunk's slot is free. Returns when the
-  // chunk's bytes of this group are complete in this rank's buffer; a peer's may still be
-  // incomplete. Throws RuntimeBroken kPeerLost, kPeerFailed, kTimeout, kDevice.
+  // Packs this rank's pieces with the cast and enters the group, after all ranks agreed that
+  // prepare succeeded and that the chunk's slot is free. Collective: every rank enters it. Returns
+  // when the chunk's bytes of this group are complete in this rank's buffer; a peer's may still be
+  // incomplete. Throws RuntimeBroken kPeerLost, kPeerFailed, kTimeout, kDevice. By the reshard
+  // route only this rank's part is due: it waits for its own device, and for no peer.
   virtual void gather(std::uint64_t chunk, std::uint64_t group, Deadline deadline,
                       collective::ControlGroup& watch) = 0;
 

@@ -128,7 +128,7 @@ class Actor {
       : rank(group->rank()),
         device(memory, {"gpu-" + std::to_string(rank), device::Landing::kAtLaunch}),
         target(group->size()),
-        source(model::plan_canonical(config).tensors, source_steps),
+        source(model::plan_canonical(config).tensors, source_steps, group->size()),
         joined_(group.get()),
         group_(std::move(group)) {
     options.bucket_bytes = 1024;

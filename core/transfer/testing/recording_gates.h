@@ -61,12 +61,20 @@ class RecordingGates final : public Gates {
 // Emits its tensors chunk by chunk in as many groups as the test wants, and moves no byte.
 class ScriptedSource final : public WeightSource {
  public:
-  ScriptedSource(std::vector<wire::TensorRecord> records, std::vector<std::string>& steps)
-      : tensors(std::move(records)), steps_(steps) {
-    source_layout.world = 1;
+  ScriptedSource(std::vector<wire::TensorRecord> records, std::vector<std::string>& steps,
+                 int world = 1)
+      : steps_(steps) {
+    source_layout.world = static_cast<std::uint64_t>(world);
+    hold(std::move(records));
+  }
+  // Other tensors, all of whose rows are rank 0's.
+  void hold(std::vector<wire::TensorRecord> records) {
+    tensors = std::move(records);
+    source_layout.row_bounds.clear();
     for (const auto& tensor : tensors) {
       source_layout.row_bounds.push_back(0);
-      source_layout.row_bounds.push_back(static_cast<std::uint64_t>(tensor.shape.at(0)));
+      source_layout.row_bounds.insert(source_layout.row_bounds.end(), source_layout.world,
+                                      static_cast<std::uint64_t>(tensor.shape.at(0)));
     }
   }
 

@@ -54,7 +54,7 @@ void measure_use(ScenarioContext& context, std::vector<Budget>& budgets) {
       budget.used = usage.total - usage.free_min;
     });
   }
-  batch.run();
+  batch.run_whole();
 }
 
 void try_budgets(ScenarioContext& context, const std::vector<Budget>& budgets) {

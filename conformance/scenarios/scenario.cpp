@@ -21,22 +21,23 @@ Run ScenarioContext::run(const std::string& label, const WorldSpec& spec, const 
 void ScenarioContext::run_all(const std::vector<WorldJob>& jobs,
                               const std::function<void(std::size_t job)>& after) {
   const std::size_t most = worlds_of_batch_ == 0 ? jobs.size() : worlds_of_batch_;
-  if (jobs.size() <= most) {
-    runner_.run_all(jobs, [&](std::size_t job, const Run& run) {
-      take(jobs[job].label, run, jobs[job].options.judge);
-      if (after) after(job);
-    });
-    return;
-  }
+  if (jobs.size() <= most) return run_whole(jobs, after);
   const auto chosen = [&](std::size_t i) {
     return most == 1 ? 0 : i * (jobs.size() - 1) / (most - 1);
   };
   std::vector<WorldJob> some;
   for (std::size_t i = 0; i < most; ++i) some.push_back(jobs[chosen(i)]);
   left_out_ += jobs.size() - most;
-  runner_.run_all(some, [&](std::size_t i, const Run& run) {
-    take(some[i].label, run, some[i].options.judge);
+  run_whole(some, [&](std::size_t i) {
     if (after) after(chosen(i));
+  });
+}
+
+void ScenarioContext::run_whole(const std::vector<WorldJob>& jobs,
+                                const std::function<void(std::size_t job)>& after) {
+  runner_.run_all(jobs, [&](std::size_t job, const Run& run) {
+    take(jobs[job].label, run, jobs[job].options.judge);
+    if (after) after(job);
   });
 }
 
@@ -131,6 +132,10 @@ void Batch::add(std::string label, const WorldSpec& spec, SimOptions options, Sc
 
 void Batch::run() {
   context_.run_all(jobs_, [this](std::size_t job) { after_[job](); });
+}
+
+void Batch::run_whole() {
+  context_.run_whole(jobs_, [this](std::size_t job) { after_[job](); });
 }
 
 std::string not_applicable(const Scenario& scenario, std::string_view world,

@@ -27,7 +27,8 @@ class ScenarioContext {
 
   // ---- worlds ----
   // run_all() runs at most so many of its worlds from now on, the first, the last and some evenly
-  // between them; 0: all. Worlds have other numbers then.
+  // between them; 0: all. Worlds have other numbers then. Worlds whose results later ones need are
+  // run by run_whole().
   void limit_batches(std::size_t worlds) { worlds_of_batch_ = worlds; }
   std::uint64_t left_out() const { return left_out_; }  // by the limit
   // Runs one world. Unless options.judge is false, a verdict that is not a pass fails the scenario,
@@ -41,6 +42,8 @@ class ScenarioContext {
   // its log() and trace().
   void run_all(const std::vector<WorldJob>& jobs,
                const std::function<void(std::size_t job)>& after = {});
+  void run_whole(const std::vector<WorldJob>& jobs,
+                 const std::function<void(std::size_t job)>& after);
   const ActorLog& log() const { return log_; }                 // of the last world
   const sim::Trace& trace() const { return runner_.trace(); }  // of the last world
 
@@ -119,6 +122,7 @@ class Batch {
     add(std::move(label), context_.spec(), std::move(options), std::move(script), std::move(after));
   }
   void run();
+  void run_whole();  // as ScenarioContext::run_whole
 
  private:
   ScenarioContext& context_;

@@ -61,6 +61,18 @@ TEST(LimitedBatch, RunsTheFirstTheLastAndSomeBetweenAndChecksEachAsItself) {
   EXPECT_EQ(choose(10, 1).checked, (std::vector<std::size_t>{0}));
 }
 
+TEST(LimitedBatch, RunsAllOfWhatLaterWorldsNeed) {
+  NamingRunner runner;
+  ScenarioContext context(runner, {});
+  context.limit_batches(1);
+  std::vector<int> measured(3, 0);
+  Batch batch(context);
+  for (int& one : measured) batch.add("measures", {}, {}, {}, [&one] { one = 1; });
+  batch.run_whole();
+  EXPECT_EQ(measured, (std::vector<int>{1, 1, 1}));
+  EXPECT_EQ(context.left_out(), 0u);
+}
+
 TEST(LimitedBatch, RunsAllWhereTheLimitIsNoneOrNotReached) {
   for (const std::size_t limit : {0u, 3u, 4u}) {
     const Chosen all = choose(3, limit);

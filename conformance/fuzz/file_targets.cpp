@@ -295,7 +295,7 @@ void open_handle(ByteView bytes) {
     handles.entries.emplace_back("gpu-0", handle);
     transfer::Importer importer(worker);
     try {
-      importer.open(handles, asked);
+      importer.open_all(handles, std::vector{worker.uuid()}, asked);
       if (handle != real) throw Finding("an altered handle was opened");
       if (asked > 4096) throw Finding("more was opened than there is");
     } catch (const PeerViolation&) {

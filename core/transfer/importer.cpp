@@ -4,11 +4,6 @@
 
 namespace tpsync::transfer {
 
-device::RegionId Importer::open(const wire::HandleMap& handles, std::uint64_t bytes) {
-  const std::string uuid = device_.uuid();
-  return open_all(handles, std::span(&uuid, 1), bytes).front();
-}
-
 std::span<const device::RegionId> Importer::open_all(const wire::HandleMap& handles,
                                                      std::span<const std::string> uuids,
                                                      std::uint64_t bytes) {

@@ -17,14 +17,12 @@ class Importer {
  public:
   explicit Importer(device::Device& device) : device_(device) {}
 
-  // The region behind this device's entry of `handles`. Throws PeerViolation kMismatch: no entry
-  // for this device's UUID (detail lists the known ones), fewer than `bytes`, or memory of another
-  // device; RuntimeBroken kIpc if it cannot be opened. After a failure nothing is open.
-  device::RegionId open(const wire::HandleMap& handles, std::uint64_t bytes);
-
   // The regions behind the entries of `uuids`, distinct, in their order; the same ones from call to
-  // call, or other handles for all. Opens another device's memory where an entry is for it. Throws
-  // the same, subject the UUID of the entry. The result is valid until the next call.
+  // call, or other handles for all. Opens another device's memory where an entry is for it. Throws,
+  // with the UUID of the entry as subject: PeerViolation kMismatch if there is none (detail lists
+  // the known ones), it has fewer than `bytes` or opens memory of another device; RuntimeBroken
+  // kIpc if it cannot be opened. After a failure nothing is open. The result is valid until the
+  // next call.
   std::span<const device::RegionId> open_all(const wire::HandleMap& handles,
                                              std::span<const std::string> uuids,
                                              std::uint64_t bytes);

@@ -200,7 +200,7 @@ class Step final : public rc::state::Command<Model, Sut> {
     if (action_ == Action::kOpenAltered) handle[where_ % handle.size()] ^= std::byte{0x40};
     Result found = Result::kOk;
     try {
-      sut.importer->open(handles, bytes_);
+      sut.importer->open_all(handles, std::vector{sut.worker->uuid()}, bytes_);
     } catch (const PeerViolation& error) {
       found = error.kind() == ErrorKind::kMismatch ? Result::kMismatch : Result::kProtocolOrIpc;
     } catch (const RuntimeBroken& error) {

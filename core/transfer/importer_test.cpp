@@ -50,8 +50,12 @@ class ImporterTest : public testing::Test {
     handles.entries.emplace_back(named, device.export_region(region));
     return handles;
   }
+  // Of the worker's own device.
+  device::RegionId open(const wire::HandleMap& handles, std::uint64_t bytes) {
+    return importer_.open_all(handles, std::vector{worker_->uuid()}, bytes).front();
+  }
   ErrorRecord refusal(const wire::HandleMap& handles, std::uint64_t bytes) {
-    const ErrorRecord record = failure_of([&] { importer_.open(handles, bytes); });
+    const ErrorRecord record = failure_of([&] { open(handles, bytes); });
     EXPECT_EQ(memory_.open_imports(), 0u);
     EXPECT_EQ(importer_.release(), 0u);
     return record;
@@ -65,8 +69,8 @@ class ImporterTest : public testing::Test {
 
 TEST_F(ImporterTest, TheSameHandleIsOpenedOnceAndReleasedOnce) {
   const wire::HandleMap handles = exported(*actor_, 64, "gpu-0");
-  const device::RegionId region = importer_.open(handles, 64);
-  EXPECT_EQ(importer_.open(handles, 10), region);
+  const device::RegionId region = open(handles, 64);
+  EXPECT_EQ(open(handles, 10), region);
   EXPECT_EQ(counted_.imports, 1);
   EXPECT_EQ(importer_.release(), 1u);
   EXPECT_EQ(importer_.release(), 0u);
@@ -75,8 +79,8 @@ TEST_F(ImporterTest, TheSameHandleIsOpenedOnceAndReleasedOnce) {
 }
 
 TEST_F(ImporterTest, OtherBytesCloseTheOldMappingFirst) {
-  importer_.open(exported(*actor_, 64, "gpu-0"), 64);
-  importer_.open(exported(*actor_, 128, "gpu-0"), 128);
+  open(exported(*actor_, 64, "gpu-0"), 64);
+  open(exported(*actor_, 128, "gpu-0"), 128);
   EXPECT_EQ(counted_.imports, 2);
   EXPECT_EQ(counted_.closes, 1);
   EXPECT_EQ(memory_.open_imports(), 1u);
@@ -85,9 +89,9 @@ TEST_F(ImporterTest, OtherBytesCloseTheOldMappingFirst) {
 
 TEST_F(ImporterTest, AfterAReleaseTheSameBytesAreOpenedAnew) {
   const wire::HandleMap handles = exported(*actor_, 64, "gpu-0");
-  importer_.open(handles, 64);
+  open(handles, 64);
   importer_.release();
-  importer_.open(handles, 64);
+  open(handles, 64);
   EXPECT_EQ(counted_.imports, 2);
 }
 
@@ -117,7 +121,7 @@ TEST_F(ImporterTest, AnExportThatIsTooSmallIsRefusedAlsoWhenItIsOpenAlready) {
   EXPECT_EQ(record.kind, ErrorKind::kMismatch);
   EXPECT_EQ(record.subject, "gpu-0");
   EXPECT_EQ(record.detail, "the export has 64 bytes, the publication needs 65");
-  importer_.open(handles, 64);
+  open(handles, 64);
   refusal(handles, 65);
 }
 

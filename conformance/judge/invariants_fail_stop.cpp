@@ -63,7 +63,12 @@ class FailStop {
 
  private:
   std::optional<Verdict> check(const CallView& call) {
-    if (broken_by_ != nullptr && is_command(call.call)) return check_broken(call);
+    if (broken_by_ != nullptr && is_command(call.call))
+      return check_broken(call, to_string(broken_by_->call));
+    if (call.after_poison && is_command(call.call)) {
+      if (auto verdict = check_broken(call, "poison")) return verdict;
+      return check_gone(call);
+    }
     if (call.ok) return std::nullopt;
     const ErrorView error = view_.error(call);
     switch (aftermath(call, error)) {
@@ -79,11 +84,11 @@ class FailStop {
   }
 
   // No call on a broken runtime succeeds again, and the failure says that it is broken.
-  std::optional<Verdict> check_broken(const CallView& call) {
+  std::optional<Verdict> check_broken(const CallView& call, std::string_view cause) {
     if (call.ok) {
       return violation("I1", call.end,
                        fmt::format("{} succeeded on a runtime that an earlier failure ({}) broke",
-                                   View::name_of(call), to_string(broken_by_->call)));
+                                   View::name_of(call), cause));
     }
     const ErrorView error = view_.error(call);
     if (call.call != Call::kSync && error.remedy != ErrorRemedy::kRebuild) {

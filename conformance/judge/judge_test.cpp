@@ -232,6 +232,30 @@ TEST(FailStop, AnUntouchedRuntimeThatItsFaultKilledIsNoViolation) {
   expect(story, "I1", Status::kPass);
 }
 
+// A death is on record when it was seen, which may be during the next call.
+TEST(FailStop, ARuntimeThatWasPoisonedBetweenCallsMayGoUntilTheNextReturns) {
+  Story story = begun();
+  story.log(kActor0, LogNumber::kConnectionBroken, "poisoned");
+  story.begin_sync(1);
+  for (std::uint32_t p = story.runtime; p < story.runtime + 3; ++p) story.kill(p, kActor0);
+  story.fail(kActor0, Call::kSync, error_json("invalid state", "expected-schema", 0));
+  expect(story, "I1", Status::kPass);
+}
+
+TEST(FailStop, APoisonedRuntimeThatLivesOrWorksIsAViolation) {
+  Story living = begun();
+  living.log(kActor0, LogNumber::kConnectionBroken, "poisoned");
+  living.begin_sync(1);
+  living.fail(kActor0, Call::kSync, error_json("invalid state", "expected-schema", 0));
+  expect(living, "I1", Status::kViolation, "the runtime still lives");
+
+  Story working = begun();
+  working.log(kActor0, LogNumber::kConnectionBroken, "poisoned");
+  working.begin_sync(1);
+  working.succeed(kActor0, Call::kSync);
+  expect(working, "I1", Status::kViolation, "an earlier failure (poison) broke");
+}
+
 TEST(FailStop, AProbeWhoseReplyNeverCameEndsTheRuntime) {
   Story story = begun();
   story.begin_sync(1);

@@ -71,6 +71,7 @@ void View::read(const sim::Trace& trace) {
   setups_.clear();
   ordinals_.clear();
   engines_ = 0;
+  poisoned_ = false;
   names_.assign(trace.texts.size(), Name::kUnresolved);
   for (auto* list :
        {&lists_.tokens, &lists_.residents, &lists_.found, &lists_.published, &lists_.faults,
@@ -192,7 +193,11 @@ void View::on_log(std::uint32_t index) {
       }
       break;
     case LogNumber::kConnectionBroken:
-      if (call != nullptr && call->broken == kNoEvent) call->broken = index;
+      if (call == nullptr) {
+        poisoned_ |= process->role == Role::kActor && process->rank == 0;
+      } else if (call->broken == kNoEvent) {
+        call->broken = index;
+      }
       break;
     case LogNumber::kExportLeaked:
       if (call != nullptr) call->announced_leak = true;
@@ -215,8 +220,14 @@ void View::on_call_begin(std::uint32_t index) {
   call.call = static_cast<Call>(event.a);
   call.argument = event.b;
   call.begin = index;
-  if (call.call == Call::kStartEngine && process->rank == 0) ++engines_;
-  if (process->rank == 0 && engines_ > 0) call.engine = engines_ - 1;
+  if (process->rank == 0) {
+    if (call.call == Call::kStartEngine) {
+      ++engines_;
+      poisoned_ = false;
+    }
+    if (engines_ > 0) call.engine = engines_ - 1;
+    call.after_poison = poisoned_;
+  }
   if (call.call == Call::kSetup) {
     ++setups_[event.process];
     ordinals_[event.process] = 0;

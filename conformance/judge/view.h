@@ -74,6 +74,7 @@ struct CallView {
   std::uint32_t touched = kNoEvent;  // the write of init's first byte
   std::uint32_t first_probe = kNoEvent;
   std::uint32_t broken = kNoEvent;   // the connection was declared broken
+  bool after_poison = false;         // its engine was declared broken between two calls before it
   std::uint32_t spawned = kNoEvent;  // a runtime was started
   std::uint32_t inits = 0;
   bool init_announced = false;
@@ -156,6 +157,7 @@ class View {
   std::vector<std::uint32_t> setups_;    // by process
   std::vector<std::uint32_t> ordinals_;  // of syncs, by process
   std::uint32_t engines_ = 0;
+  bool poisoned_ = false;  // the newest engine was declared broken outside of any call
 };
 
 }  // namespace tpsync::judge

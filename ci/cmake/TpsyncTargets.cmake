@@ -95,7 +95,9 @@ function(tpsync_test target)
     UNITY_BUILD OFF)  # test files have helpers of the same names
   include(GoogleTest)
   tpsync_timeout(timeout 120)
-  gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${timeout} ${lock})
+  # Parameters have names; as values they would be addresses, and differ from build to build.
+  gtest_discover_tests(${target} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT ${timeout} ${lock})
 endfunction()
 
 # RapidCheck has no CMake package in Debian.

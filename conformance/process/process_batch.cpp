@@ -149,8 +149,7 @@ void ProcessRunner::run_all(const std::vector<WorldJob>& jobs,
   Pace pace(options_);
   std::size_t started = 0;
   for (std::size_t next = 0; next < jobs.size();) {
-    if (started < jobs.size() && running.count() < options_.worlds_at_once &&
-        pace.lets_begin()) {
+    if (started < jobs.size() && running.count() < options_.worlds_at_once && pace.lets_begin()) {
       const std::size_t number = started++;
       pace.began(jobs[number].spec);
       running.start(number, jobs[number].label, [&] {

@@ -233,6 +233,32 @@ TEST_P(ControlGroupOfRanks, AStoppedRankIsLostAtTheDeadlineAndLeavingItDoesNotHa
   EXPECT_EQ(child->wait(in_an_hour()), (ExitStatus{false, 0}));  // it has lost rank 0
 }
 
+TEST_P(ControlGroupOfRanks, ALargeLastPayloadIsNotLostToAPeerThatIsSlowToTakeIt) {
+  std::unique_ptr<Process> child = spawn(1, 2, "say-each-gather");
+  const auto outcomes = run(
+      2,
+      [&](ControlGroup& group) {
+        wait_for_child();
+        group.all_gather({}, in_an_hour());
+        wait_for_child();
+        // Time to enter the next call; a child that has not is waited for in the call itself.
+        clock_.sleep_until(clock_.now() + std::chrono::milliseconds(100));
+        ASSERT_EQ(kill(static_cast<pid_t>(child->pid()), SIGSTOP), 0);
+        const auto later = clock_.now() + 3 * kGlooFarewell;
+        const auto goes_on = threads_.spawn("goes-on", [&] {
+          clock_.sleep_until(later);
+          kill(static_cast<pid_t>(child->pid()), SIGCONT);
+        });
+        group.all_gather(ByteBuffer(64 * kMiB), in_an_hour());
+        group.leave();
+        goes_on->join();
+      },
+      1);
+  expect_all_succeed(outcomes);
+  wait_for_child();                                              // it has the payload
+  EXPECT_EQ(child->wait(in_an_hour()), (ExitStatus{false, 0}));  // and lost rank 0 afterwards
+}
+
 TEST_P(ControlGroupOfRanks, ARankThatLeavesIsLostToThoseWhoStillNeedIt) {
   const auto outcomes = run(3, [&](ControlGroup& group) {
     const auto gathered = group.all_gather(

@@ -423,9 +423,16 @@ std::optional<int> GlooControlGroup::Impl::alarm() {
 void GlooControlGroup::Impl::leave() noexcept {
   if (std::exchange(left_, true)) return;
   give_up();
-  const Deadline deadline = Deadline::after(clock_, kGlooFarewell);
   {
     const MutexLock lock(*mutex_);
+    std::uint64_t bytes = 0;
+    for (const auto& peer : peers_) {
+      if (!peer || peer->cut) continue;
+      for (const Outgoing& sent : peer->untaken)
+        if (sent.payload) bytes += sent.payload->size();
+    }
+    const auto moving = std::chrono::milliseconds(bytes * 1000 / kGlooFarewellBytesPerSecond);
+    const Deadline deadline = Deadline::after(clock_, kGlooFarewell + moving);
     const auto all_taken = [&] {
       return std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) {
         return !peer || peer->cut ||

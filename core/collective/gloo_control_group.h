@@ -9,8 +9,9 @@
 // 2. A rank is lost when its connection ended, it left or gave up, or (on this host) its process
 //    ended. What it had sent before still counts.
 // 3. A rank that gives up says so to all peers, so a lost rank or a passed deadline frees everyone.
-// 4. leave() stays until the peers have what was sent to them, at most kGlooFarewell: the last
-//    contribution of a rank that leaves is not lost to a slower peer.
+// 4. leave() stays until the peers have what was sent to them, at most kGlooFarewell and the time
+//    that the payloads among it take at kGlooFarewellBytesPerSecond: the last contribution of a
+//    rank that leaves is not lost to a slower peer.
 // 5. Waits end by a message or by their deadline, which the Clock measures; Gloo's own timeouts
 //    play no part once the ranks have met.
 #pragma once
@@ -30,6 +31,8 @@
 namespace tpsync::collective {
 
 inline constexpr Duration kGlooFarewell = std::chrono::milliseconds(250);
+// Far below what a busy host moves.
+inline constexpr std::uint64_t kGlooFarewellBytesPerSecond = 16 << 20;
 
 struct GlooControlOptions {
   RendezvousOptions meeting;  // rank, size and name of the group too

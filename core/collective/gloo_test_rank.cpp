@@ -108,6 +108,12 @@ int main(int argc, char** argv) {
       // Ends in order once it has lost a rank.
       say(*channel);
       for (;;) group.all_gather({}, Deadline::never());
+    } else if (behaviour == "say-each-gather") {
+      say(*channel);
+      for (;;) {
+        group.all_gather({}, Deadline::never());
+        say(*channel);
+      }
     } else if (behaviour == "agree-till-lost") {
       say(*channel);
       for (;;) group.all_gather_word(1, words, Deadline::never());

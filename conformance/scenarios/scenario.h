@@ -47,7 +47,8 @@ class ScenarioContext {
   const ActorLog& log() const { return log_; }                 // of the last world
   const sim::Trace& trace() const { return runner_.trace(); }  // of the last world
 
-  // Of a fault-free publication in the scenario's world; made once.
+  // Of a fault-free publication in the scenario's world, but for those that another publication
+  // may not come to; made once.
   const std::vector<faults::Operation>& operations();
 
   // ---- expectations ----

@@ -57,7 +57,6 @@ std::unique_ptr<WorldRunner> make_runner(const std::string& world,
     // a second each: more worlds at once end no sooner, and wait for theirs beyond their deadlines.
     options.start_ns_per_process = 200'000'000;
     options.worlds_at_once = 8;
-    options.early_where_idle = false;
     return std::make_unique<ProcessRunner>(std::move(options));
   }
 #endif

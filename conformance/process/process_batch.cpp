@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <iterator>
@@ -79,37 +78,6 @@ std::int64_t starting_ns(const ProcessOptions& options, const WorldSpec& spec) {
   return options.start_ns_per_process * (spec.actors + 1 + spec.tp);
 }
 
-// What the host's processors together did not use since it came up; 0 where the system doesn't say.
-std::int64_t idle_ns() {
-  std::ifstream file("/proc/stat");
-  std::string all;
-  std::int64_t user = 0, nice = 0, system = 0, idle = 0;
-  if (!(file >> all >> user >> nice >> system >> idle)) return 0;
-  return idle * (1'000'000'000 / sysconf(_SC_CLK_TCK));
-}
-
-// When the next world may begin. The time that one takes to start on a busy host is always enough;
-// where processors were idle for half as long meanwhile, the host is not busy.
-class Pace {
- public:
-  explicit Pace(const ProcessOptions& options) : options_(options) {}
-
-  bool lets_begin() const {
-    const std::int64_t now = monotonic_ns();
-    return now >= next_ || (options_.early_where_idle && idle_ns() >= idle_enough_);
-  }
-  void began(const WorldSpec& spec) {
-    const std::int64_t starting = starting_ns(options_, spec);
-    next_ = monotonic_ns() + starting;
-    idle_enough_ = idle_ns() + starting / 2;
-  }
-
- private:
-  const ProcessOptions& options_;
-  std::int64_t next_ = 0;
-  std::int64_t idle_enough_ = 0;
-};
-
 // `status` as waitpid gives it.
 std::string end_of(int status) {
   return WIFSIGNALED(status) ? fmt::format("was ended by signal {}", WTERMSIG(status))
@@ -146,12 +114,13 @@ void ProcessRunner::run_all(const std::vector<WorldJob>& jobs,
   const TemporaryFolder temporary("tpsync-worlds");
   const WorldFolder folder{temporary.path()};
   Jobs running;
-  Pace pace(options_);
+  std::int64_t next_start = 0;
   std::size_t started = 0;
   for (std::size_t next = 0; next < jobs.size();) {
-    if (started < jobs.size() && running.count() < options_.worlds_at_once && pace.lets_begin()) {
+    if (started < jobs.size() && running.count() < options_.worlds_at_once &&
+        monotonic_ns() >= next_start) {
       const std::size_t number = started++;
-      pace.began(jobs[number].spec);
+      next_start = monotonic_ns() + starting_ns(options_, jobs[number].spec);
       running.start(number, jobs[number].label, [&] {
         run_job(options_, jobs[number], folder, number);
         return 0;

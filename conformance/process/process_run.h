@@ -22,9 +22,8 @@ struct ProcessOptions {
   std::string runtime_program;
   std::vector<std::string> gpus = {};  // UUIDs in the order of ordinals; empty: host memory
   // In run_all: worlds wait most of their time, but need the host while they start.
-  std::size_t worlds_at_once = 120;
+  std::size_t worlds_at_once = 96;
   std::int64_t start_ns_per_process = 40'000'000;
-  bool early_where_idle = true;  // sooner than that where processors have nothing to do
 };
 
 class ProcessRunner final : public WorldRunner {

@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 
+#include "conformance/explore/random_plans.h"
 #include "conformance/judge/content.h"
 #include "tpsync/base/process.h"
 #include "tpsync/model/plan.h"
@@ -14,6 +15,12 @@
 namespace tpsync::conformance {
 
 namespace {
+
+// Each fault of a plan may be a stall, and all of them may fall into one command. Each must be
+// survived, so a deadline has to be longer than all of them together.
+constexpr Duration kStall = std::chrono::seconds(3);  // clock.stall
+constexpr Duration kShortestDeadline = std::chrono::seconds(12);
+static_assert(kShortestDeadline > static_cast<int>(kPlanFaultsMax) * kStall);
 
 class Draws {
  public:
@@ -71,7 +78,7 @@ DrawnWorld drawn_world(std::uint64_t number) {
   constexpr std::uint64_t kChunksMax = 12;
   spec.sync.bucket_bytes = std::max(spec.sync.bucket_bytes, plan.byte_count / kChunksMax);
   const auto of_seconds = [&](std::uint64_t purpose) {
-    return Duration(seconds(draws.of(purpose, std::array<int, 3>{5, 10, 60})));
+    return draws.of(purpose, std::array<Duration, 3>{kShortestDeadline, seconds(20), seconds(60)});
   };
   spec.timeouts.startup = of_seconds(18);
   spec.timeouts.generate = of_seconds(19);

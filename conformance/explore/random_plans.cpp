@@ -64,7 +64,7 @@ RandomPlan RandomPlans::draw(std::uint64_t number) {
   if (offered.empty()) {
     for (const faults::Pair& pair : pairs_) offered.push_back(&pair);
   }
-  const std::uint64_t count = 1 + judge::mix(key + 2) % 3;
+  const std::uint64_t count = 1 + judge::mix(key + 2) % kPlanFaultsMax;
   for (std::uint64_t f = 0; f < count; ++f) {
     const faults::Pair& pair = *offered[judge::mix(key + 10 + f) % offered.size()];
     options.plan.faults.push_back(pair.fault);

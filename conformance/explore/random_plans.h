@@ -27,6 +27,7 @@ struct RandomOptions {
   bool draw_worlds = false;
 };
 inline constexpr std::uint64_t kPlansPerWorld = 16;
+inline constexpr std::uint64_t kPlanFaultsMax = 3;
 
 class RandomPlans {
  public:

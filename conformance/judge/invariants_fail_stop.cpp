@@ -32,8 +32,11 @@ bool breaks_a_channel(const ErrorView& error) {
 
 enum class Aftermath : std::uint8_t { kNothing, kGone, kAlive };
 
-// Ranks that do not stand at one gate: their agreement failed, and no channel did.
-bool is_broken_lockstep(const ErrorView& error) { return error.subject == "lockstep"; }
+// Ranks that do not stand at one gate, or one that does not say how it failed: their agreement
+// failed, and no channel did.
+bool is_broken_agreement(const ErrorView& error) {
+  return error.subject == "lockstep" || error.subject == "report";
+}
 
 // What must have become of the runtime when this failed call of rank 0 returns.
 Aftermath aftermath(const CallView& call, const ErrorView& error) {
@@ -44,7 +47,7 @@ Aftermath aftermath(const CallView& call, const ErrorView& error) {
   if (call.touched != kNoEvent || call.broken != kNoEvent) return Aftermath::kGone;
   const bool probe_failed = call.first_probe != kNoEvent && error.phase == "topology-ipc-probe" &&
                             error.rank == 0 && breaks_a_channel(error) &&
-                            !is_broken_lockstep(error);
+                            !is_broken_agreement(error);
   return probe_failed ? Aftermath::kGone : Aftermath::kAlive;
 }
 

@@ -179,13 +179,11 @@ class NoHang {
       }
       if (last == nullptr || last->engine == kNone) continue;
       if (process.stop != kNoEvent) {
-        const bool pending = last->end == kNoEvent && last->touched != kNoEvent && !finished(*last);
+        // Pending as the runtime knows it: one that init has not reached, for a fault between the
+        // two took it, cannot tell its parent from one that has nothing to ask.
+        const bool pending = last->end == kNoEvent && last->heard != kNoEvent && !finished(*last);
         if (!pending || !facts_.control_timeout_ns) continue;
-        if (auto verdict =
-                check_gone_after(last->engine, view_.time(process.stop),
-                                 *facts_.control_timeout_ns + kAllowance, "rank 0 was stopped")) {
-          return verdict;
-        }
+        if (auto verdict = check_left_alone(last->engine, view_.time(process.stop))) return verdict;
         if (auto verdict = check_ended_by_itself(last->engine, process.end)) return verdict;
       } else if (process.end != kNoEvent && !process.exited) {
         if (auto verdict = check_gone_after(last->engine, view_.time(process.end), kAllowance,
@@ -195,6 +193,31 @@ class NoHang {
       }
     }
     return std::nullopt;
+  }
+
+  // A command that was under way when rank 0 was stopped has the control timeout to be answered,
+  // and the runtime waits as long for the next one from there on: a parent that lives may need all
+  // of that to gather, so a slow command must not be taken off it.
+  std::optional<Verdict> check_left_alone(std::uint32_t engine, std::int64_t stopped) const {
+    const std::int64_t allowed = *facts_.control_timeout_ns + kAllowance;
+    std::int64_t from = stopped;
+    const char* since = "rank 0 was stopped";
+    for (std::uint32_t p = 0; p < view_.processes().size(); ++p) {
+      const ProcessView& process = view_.processes()[p];
+      if (process.engine != engine || process.role != Role::kRuntime) continue;
+      if (process.last_write == kNoEvent) continue;
+      const std::int64_t spoke =
+          std::max(view_.time(process.last_write), view_.event(process.last_write).end);
+      if (spoke <= stopped) continue;
+      from = spoke;
+      since = "it spoke last, with rank 0 stopped";
+      if (from - stopped <= allowed + facts_.slack_ns) continue;
+      return violation("I4", process.last_write,
+                       fmt::format("{} spoke {} after rank 0 was stopped, at most {} are allowed",
+                                   view_.name_of(p), seconds(from - stopped),
+                                   seconds(allowed + facts_.slack_ns)));
+    }
+    return check_gone_after(engine, from, allowed, since);
   }
 
   // A simulated world ends what is stopped once nobody else goes on: a runtime that lives then

@@ -264,6 +264,35 @@ TEST(FailStop, AProbeWhoseReplyNeverCameEndsTheRuntime) {
   expect(story, "I1", Status::kViolation, "the runtime still lives");
 }
 
+// The error is about what a rank said at the gate, and tells nothing of the runtime's channel.
+TEST(FailStop, AProbeBehindWhichTheAgreementFailedMayLeaveTheRuntimeAlive) {
+  for (const std::string subject : {"lockstep", "report", "probe_ipc (request 2): channel"}) {
+    Story story = begun();
+    story.begin_sync(1);
+    story.log(kActor0, LogNumber::kCommandSent, "probe_ipc");
+    std::string error = error_json("protocol", "topology-ipc-probe", 0, "fix the peer");
+    error.replace(error.find("a command"), std::string("a command").size(), subject);
+    story.fail(kActor0, Call::kSync, error);
+    if (subject.starts_with("probe_ipc")) {
+      expect(story, "I1", Status::kViolation, "the runtime still lives");
+    } else {
+      expect(story, "I1", Status::kPass);
+    }
+  }
+}
+
+// Whatever the actors agreed on, rank 0's log says that the channel broke.
+TEST(FailStop, AProbeThatBrokeTheChannelEndsTheRuntimeAlsoWhereTheAgreementFailed) {
+  Story story = begun();
+  story.begin_sync(1);
+  story.log(kActor0, LogNumber::kCommandSent, "probe_ipc");
+  story.log(kActor0, LogNumber::kConnectionBroken, "");
+  std::string error = error_json("protocol", "topology-ipc-probe", 0, "fix the peer");
+  error.replace(error.find("a command"), std::string("a command").size(), "report");
+  story.fail(kActor0, Call::kSync, error);
+  expect(story, "I1", Status::kViolation, "the runtime still lives");
+}
+
 TEST(FailStop, AnInitWithoutAByteOnTheChannelHasTouchedNothing) {
   Story story = begun();
   story.begin_sync(1);

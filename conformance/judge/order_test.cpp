@@ -104,6 +104,54 @@ TEST(NoHang, ARuntimeWithAPendingPublicationEndsAfterItsStoppedParentsTimeout) {
   expect(stopped_parent(72 * kSecond), "I4", Status::kViolation, "after rank 0 was stopped");
 }
 
+// What was under way when rank 0 was stopped is answered first.
+Story stopped_parent_with_a_late_reply(std::int64_t replied_ns, std::int64_t lived_on_ns) {
+  Story story = begun();
+  story.begin_sync(1);
+  story.init();
+  story.add(sim::EventKind::kProcessStop, kActor0);
+  story.fail(kActor1, Call::kSync, error_json("peer lost", "native-start", 0));
+  story.now += replied_ns;
+  story.op(story.runtime, sim::Op::kChannelWrite, "start_native_weight_update", 5, 20);
+  story.now += lived_on_ns;
+  for (std::uint32_t p = story.runtime; p < story.runtime + 3; ++p) story.exit(p);
+  story.counters();
+  return story;
+}
+
+TEST(NoHang, ARuntimeWaitsForItsStoppedParentFromItsLastReplyOn) {
+  expect(stopped_parent_with_a_late_reply(61 * kSecond, 70 * kSecond), "I4", Status::kPass);
+  expect(stopped_parent_with_a_late_reply(61 * kSecond, 72 * kSecond), "I4", Status::kViolation,
+         "after it spoke last, with rank 0 stopped");
+  expect(stopped_parent_with_a_late_reply(72 * kSecond, 1 * kSecond), "I4", Status::kViolation,
+         "the runtime spoke 72.000 s after rank 0 was stopped");
+}
+
+// Its bytes left rank 0, and a fault took them: nobody has told the runtime of a publication.
+TEST(NoHang, ARuntimeThatInitHasNotReachedMayLiveOnUntilItsStoppedParentIsClearedAway) {
+  for (const bool has_heard : {false, true}) {
+    Story story = begun();
+    story.begin_sync(1);
+    story.log(kActor0, LogNumber::kCommandSent, "init_native_weight_transfer");
+    story.op(kActor0, sim::Op::kChannelWrite, "native-init", 4, 20);
+    if (has_heard) {
+      story.log(story.runtime, LogNumber::kCommandReceived, "init_native_weight_transfer");
+    }
+    story.add(sim::EventKind::kProcessStop, kActor0);
+    story.fail(kActor1, Call::kSync, error_json("peer lost", "native-init", 0));
+    story.kill(kActor0, sim::kNoProcess, 9);
+    for (std::uint32_t p = story.runtime; p < story.runtime + 3; ++p) {
+      story.kill(p, sim::kNoProcess, 9);
+    }
+    story.counters();
+    if (has_heard) {
+      expect(story, "I4", Status::kViolation, "would never have ended");
+    } else {
+      expect(story, "I4", Status::kPass);
+    }
+  }
+}
+
 TEST(NoHang, ARuntimeThatLivesUntilItsStoppedParentIsClearedAwayIsAViolation) {
   for (const bool stopped_itself : {false, true}) {
     Story story = begun();

@@ -157,8 +157,9 @@ void View::on_operation(std::uint32_t index) {
   const Event& event = trace_->events[index];
   if (event.result != sim::kOk) return;
   if (event.op == static_cast<std::uint16_t>(Op::kChannelWrite)) {
-    const ProcessView* writer = process(event.process);
+    ProcessView* writer = mutable_process(event.process);
     if (writer == nullptr || event.b == 0) return;
+    if (writer->role == Role::kRuntime) writer->last_write = index;
     if (writer->role == Role::kWorker && name(event.phase) == Name::kFinish) {
       lists_.attestations.push_back(index);
     } else if (writer->role == Role::kActor && writer->rank == 0) {
@@ -190,6 +191,12 @@ void View::on_log(std::uint32_t index) {
         ++call->inits;
       } else if (name(event.text) == Name::kProbe && call->first_probe == kNoEvent) {
         call->first_probe = index;
+      }
+      break;
+    case LogNumber::kCommandReceived:
+      if (process->role == Role::kRuntime && name(event.text) == Name::kInit) {
+        CallView* asked = open_call(process->parent);
+        if (asked != nullptr && asked->heard == kNoEvent) asked->heard = index;
       }
       break;
     case LogNumber::kConnectionBroken:

@@ -32,6 +32,7 @@ enum class Name : std::uint8_t {
 enum class LogNumber : std::uint64_t {
   kPhaseFailed = 2,
   kCommandSent = 3,
+  kCommandReceived = 4,
   kConnectionBroken = 6,
   kExportLeaked = 12,
 };
@@ -47,8 +48,9 @@ struct ProcessView {
   std::uint32_t end = kNoEvent;   // its exit, kill or crash
   std::uint32_t stop = kNoEvent;  // the stop from which it was not resumed
   bool ever_stopped = false;
-  bool exited = false;        // by itself
-  bool excused_leak = false;  // a call said that it keeps exported memory, and had to
+  bool exited = false;                  // by itself
+  std::uint32_t last_write = kNoEvent;  // of a runtime: the last bytes that left it
+  bool excused_leak = false;            // a call said that it keeps exported memory, and had to
   std::uint32_t open_call = kNone;
 
   bool lived_at(std::uint32_t event) const {
@@ -72,6 +74,7 @@ struct CallView {
 
   // What happened inside, on rank 0.
   std::uint32_t touched = kNoEvent;  // the write of init's first byte
+  std::uint32_t heard = kNoEvent;  // the runtime took init, and knows that a publication is pending
   std::uint32_t first_probe = kNoEvent;
   std::uint32_t broken = kNoEvent;   // the connection was declared broken
   bool after_poison = false;         // its engine was declared broken between two calls before it

@@ -38,16 +38,15 @@ void require_given(ByteView part, std::size_t rank) {
 ErrorRecord reported_by(int rank, ByteView report) {
   std::optional<ErrorRecord> record;
   std::optional<ErrorRecord> malformed;
-  attempt(malformed, [&] {
-    record = wire::decode_error(report);
-    if (!record) {
-      throw_violation(ErrorKind::kProtocol, "report",
-                      "this rank says that it failed, and reports no error");
-    }
-  });
-  if (malformed) {
-    record = std::move(malformed);
-    record->rank = rank;
+  attempt(malformed, [&] { record = wire::decode_error(report); });
+  if (!record) {
+    record.emplace();
+    record->kind = ErrorKind::kProtocol;
+    record->remedy = Remedy::kFixPeer;
+    record->subject = kReport;
+    record->detail = "this rank says that it failed, and ";
+    record->detail += malformed ? "its report cannot be read: " + malformed->detail
+                                : std::string("reports no error");
   }
   if (record->rank < 0) record->rank = rank;
   return *record;

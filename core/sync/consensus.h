@@ -24,8 +24,10 @@ namespace tpsync::sync {
 // whole failure stays within one control timeout plus the kill routine.
 inline constexpr Duration kTimeoutGrace = std::chrono::milliseconds(250);
 
-// The subject of the error that ranks at different gates leave with.
+// The subjects of errors that are about the agreement itself, so that no rank knows what became of
+// the others: ranks at different gates, and a rank that failed and whose report of it is none.
 inline constexpr std::string_view kLockstep = "lockstep";
+inline constexpr std::string_view kReport = "report";
 
 class Consensus final : public transfer::Gates {
  public:

@@ -142,6 +142,7 @@ TEST(Consensus, ARankThatSaysItFailedAndNotHowIsTheCause) {
       EXPECT_EQ(outcome->kind, ErrorKind::kProtocol);
       EXPECT_EQ(outcome->remedy, Remedy::kFixPeer);
       EXPECT_EQ(outcome->rank, 1);
+      EXPECT_EQ(outcome->subject, kReport);
       EXPECT_EQ(outcome->phase, "native-finish");
       EXPECT_EQ(outcome, outcomes[0]);
     }

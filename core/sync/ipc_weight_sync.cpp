@@ -428,10 +428,11 @@ void IpcWeightSync::probe_ipc(const wire::TopologyReport& topology) {
     rank_zero_step("topology-ipc-probe", [&] { target_.probe_ipc(request); });
   } catch (const Error& e) {
     // A command that was refused, here or by the workers, leaves no worker with the probe open.
-    // After any other failure one may have it until it is dead; and if the group broke, or its
-    // ranks do not stand at one gate, this rank knows of neither, and nobody ends the workers: the
-    // few bytes stay until the process ends.
-    const bool lost = e.kind() == ErrorKind::kPeerLost || e.record().subject == kLockstep;
+    // After any other failure one may have it until it is dead; and if the group broke, its ranks
+    // do not stand at one gate, or one of them does not say how it failed, this rank knows of
+    // neither, and perhaps nobody ends the workers: the few bytes stay until the process ends.
+    const bool lost = e.kind() == ErrorKind::kPeerLost || e.record().subject == kLockstep ||
+                      e.record().subject == kReport;
     if (lost || (may_be_open && !changed_nothing(e) && !workers_gone(worker_deadline()))) keep();
     throw;
   }

@@ -334,6 +334,36 @@ TEST_F(IpcWeightSyncTest, AProbeBehindABrokenLockstepIsKeptAndNobodyIsWaitedFor)
   EXPECT_EQ(memory_.live_exports(), 1u);
 }
 
+// Contributes half of what it would say.
+class SaysHalf final : public collective::ForwardingControlGroup {
+ public:
+  using ForwardingControlGroup::ForwardingControlGroup;
+  std::vector<ByteBuffer> all_gather(ByteView bytes, Deadline deadline) override {
+    return ForwardingControlGroup::all_gather(is_off ? bytes.first(bytes.size() / 2) : bytes,
+                                              deadline);
+  }
+  bool is_off = false;
+};
+
+// Whether the workers answered is in the report that nobody can read.
+TEST_F(IpcWeightSyncTest, AProbeWhoseFailureCannotBeReadIsKeptAndNobodyIsWaitedFor) {
+  Board board{1};
+  auto owned = std::make_unique<SaysHalf>(std::make_unique<ThreadGroup>(board, 0, 1));
+  SaysHalf& group = *owned;
+  Actor actor(memory_, std::move(owned));
+  actor.sync().setup();
+  actor.target.failing = "probe";
+  actor.target.at_probe = [&] { group.is_off = true; };
+  const TimePoint begin = actor.world.clock.now();
+  const ErrorRecord record = failure_of([&] { actor.sync().sync(); });
+  EXPECT_EQ(record.kind, ErrorKind::kProtocol);
+  EXPECT_EQ(record.subject, kReport);
+  EXPECT_EQ(record.phase, "topology-ipc-probe");
+  EXPECT_EQ(actor.world.clock.now(), begin);
+  EXPECT_EQ(actor.sync().state(), PublicationState::kIdle);
+  EXPECT_EQ(memory_.live_exports(), 1u);
+}
+
 // Nothing was sent: nobody is waited for.
 TEST_F(IpcWeightSyncTest, AProbeThatWasNotSentIsFreedAtOnce) {
   sync().setup();

@@ -175,6 +175,7 @@ class Story {
   void init() {
     log(kActor0, LogNumber::kCommandSent, "init_native_weight_transfer");
     op(kActor0, sim::Op::kChannelWrite, "native-init", 4, 20);
+    log(runtime, LogNumber::kCommandReceived, "init_native_weight_transfer");
     agree();
   }
   void attest(std::uint32_t worker) {

@@ -11,7 +11,6 @@
 namespace tpsync::faults {
 namespace {
 
-constexpr Duration kStall = std::chrono::seconds(3);
 // 2 s in all, however many operations a narrow pipe takes: below every deadline.
 constexpr Duration kSlowness = std::chrono::milliseconds(5);
 constexpr int kSlowOperations = 400;

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <map>
@@ -31,6 +32,9 @@
 #include "tpsync/transfer/weight_source.h"
 
 namespace tpsync::faults {
+
+// What clock.stall adds to one operation.
+inline constexpr Duration kStall = std::chrono::seconds(3);
 
 // Where a process stands, as its world counts.
 class MomentSource {

@@ -172,8 +172,6 @@ class Usage(Folder):
         self.refused("run", "--route", "scenic", names=("--route", "reshard"))
         self.refused("run", "--phantom", "--fp32", names="--fp32")
         self.refused("run", "--at-most", "3", names=("--at-most", "simulated"))
-        self.refused("run", "publish", "--except", "ipc", names=("--except", "ipc"))
-        self.refused("run", "publish", "--except", "publish", names=("--except", "no scenario"))
 
     def test_a_refusal_names_the_flag_that_is_wrong(self):
         heads = self.tiny_with("h8kv8.json", num_attention_heads=8, num_key_value_heads=8,

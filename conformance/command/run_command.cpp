@@ -26,7 +26,6 @@ namespace {
 struct RunFlags {
   WorldFlags world;
   std::vector<std::string> prefixes;
-  std::vector<std::string> except;       // prefixes too
   std::optional<std::uint64_t> at_most;  // worlds of a batch
   bool json = false;
   std::string out;
@@ -139,21 +138,6 @@ std::vector<Scenario> chosen_scenarios(const RunFlags& flags) {
   return chosen;
 }
 
-// What is left of `chosen` without those of --except; each has to leave something out.
-std::vector<Scenario> without_excepted(std::vector<Scenario> chosen,
-                                       const std::vector<std::string>& except) {
-  for (const std::string& prefix : except) {
-    const auto left_out = std::erase_if(
-        chosen, [&](const Scenario& scenario) { return scenario.id.starts_with(prefix); });
-    if (left_out == 0) {
-      throw UsageError{"--except: no chosen scenario begins with \"" + prefix +
-                       "\"; tpsync list shows them"};
-    }
-  }
-  if (chosen.empty()) throw UsageError{"--except: leaves no scenario to run"};
-  return chosen;
-}
-
 void say_failures(const std::vector<std::string>& failures) {
   constexpr std::size_t kShown = 40;
   for (std::size_t i = 0; i < failures.size() && i < kShown; ++i) say(failures[i]);
@@ -167,7 +151,7 @@ int run(const RunFlags& flags) {
         "--at-most: simulated worlds are quick and have numbers: run them all, or give --world "
         "process or gpu"};
   }
-  const std::vector<Scenario> chosen = without_excepted(chosen_scenarios(flags), flags.except);
+  const std::vector<Scenario> chosen = chosen_scenarios(flags);
   OutFolder folder(flags.out);
   const std::unique_ptr<WorldRunner> runner = make_runner(flags.world.world, spec);
   say(fmt::format("tpsync {} seed {} {}", TPSYNC_VERSION, spec.seed, flags.world.text(spec)));
@@ -216,8 +200,6 @@ void add_run_command(CLI::App& app, Command& command) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* run_app = app.add_subcommand("run", "Run scenarios and judge them");
   run_app->add_option("id", flags->prefixes, "Ids or their prefixes (default: all)");
-  run_app->add_option("--except", flags->except, "Ids or their prefixes to leave out (repeatable)")
-      ->allow_extra_args(false);
   flags->world.worlds = built_worlds();
   flags->world.add_to(*run_app);
   add_integer(*run_app, "--at-most", flags->at_most, {1, 1'000'000},

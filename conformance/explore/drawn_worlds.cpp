@@ -8,6 +8,7 @@
 
 #include "conformance/explore/random_plans.h"
 #include "conformance/judge/content.h"
+#include "faults/injector.h"
 #include "tpsync/base/process.h"
 #include "tpsync/model/plan.h"
 #include "tpsync/model/tp_layout.h"
@@ -18,9 +19,8 @@ namespace {
 
 // Each fault of a plan may be a stall, and all of them may fall into one command. Each must be
 // survived, so a deadline has to be longer than all of them together.
-constexpr Duration kStall = std::chrono::seconds(3);  // clock.stall
 constexpr Duration kShortestDeadline = std::chrono::seconds(12);
-static_assert(kShortestDeadline > static_cast<int>(kPlanFaultsMax) * kStall);
+static_assert(kShortestDeadline > static_cast<int>(kPlanFaultsMax) * faults::kStall);
 
 class Draws {
  public:

@@ -127,6 +127,15 @@ TEST(NoHang, ARuntimeWaitsForItsStoppedParentFromItsLastReplyOn) {
          "the runtime spoke 72.000 s after rank 0 was stopped");
 }
 
+// The simulator's end of a world in which nobody goes on.
+void clear_away(Story& story) {
+  story.kill(kActor0, sim::kNoProcess, 9);
+  for (std::uint32_t p = story.runtime; p < story.runtime + 3; ++p) {
+    story.kill(p, sim::kNoProcess, 9);
+  }
+  story.counters();
+}
+
 // Its bytes left rank 0, and a fault took them: nobody has told the runtime of a publication.
 TEST(NoHang, ARuntimeThatInitHasNotReachedMayLiveOnUntilItsStoppedParentIsClearedAway) {
   for (const bool has_heard : {false, true}) {
@@ -139,11 +148,7 @@ TEST(NoHang, ARuntimeThatInitHasNotReachedMayLiveOnUntilItsStoppedParentIsCleare
     }
     story.add(sim::EventKind::kProcessStop, kActor0);
     story.fail(kActor1, Call::kSync, error_json("peer lost", "native-init", 0));
-    story.kill(kActor0, sim::kNoProcess, 9);
-    for (std::uint32_t p = story.runtime; p < story.runtime + 3; ++p) {
-      story.kill(p, sim::kNoProcess, 9);
-    }
-    story.counters();
+    clear_away(story);
     if (has_heard) {
       expect(story, "I4", Status::kViolation, "would never have ended");
     } else {
@@ -160,11 +165,7 @@ TEST(NoHang, ARuntimeThatLivesUntilItsStoppedParentIsClearedAwayIsAViolation) {
     story.add(sim::EventKind::kProcessStop, kActor0);
     if (stopped_itself) story.add(sim::EventKind::kProcessStop, story.runtime);
     story.fail(kActor1, Call::kSync, error_json("peer lost", "native-start", 0));
-    story.kill(kActor0, sim::kNoProcess, 9);
-    for (std::uint32_t p = story.runtime; p < story.runtime + 3; ++p) {
-      story.kill(p, sim::kNoProcess, 9);
-    }
-    story.counters();
+    clear_away(story);
     if (stopped_itself) {
       expect(story, "I4", Status::kPass);
     } else {

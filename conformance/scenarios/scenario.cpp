@@ -71,11 +71,13 @@ const std::vector<faults::Operation>& ScenarioContext::operations() {
   if (operations_.empty()) {
     runner_.run(spec_, {}, publish_and_recover());
     operations_ = publication_operations(runner_.trace(), spec_);
-    // How often a real rank asks for a lost peer or an alarm, if at all, depends on how long it
-    // waits: a fault at such a moment may never strike.
+    // How often a real process polls depends on how long it waits: whether it asks for a lost peer
+    // or an alarm at all, and how often more than once it waits for something to read. A fault at
+    // such a moment may never strike.
     if (!simulated()) {
       std::erase_if(operations_, [](const faults::Operation& operation) {
-        return operation.op == "control.lost_peer" || operation.op == "control.alarm";
+        return operation.op == "control.lost_peer" || operation.op == "control.alarm" ||
+               (operation.op == "channel.wait_readable" && operation.occurrence > 0);
       });
     }
   }

@@ -316,24 +316,6 @@ class AtAnotherGate final : public collective::ForwardingControlGroup {
   bool is_off = false;
 };
 
-// The workers answered, or did not, and nobody is going to end them: their death is not waited for.
-TEST_F(IpcWeightSyncTest, AProbeBehindABrokenLockstepIsKeptAndNobodyIsWaitedFor) {
-  Board board{1};
-  auto owned = std::make_unique<AtAnotherGate>(std::make_unique<ThreadGroup>(board, 0, 1));
-  AtAnotherGate& group = *owned;
-  Actor actor(memory_, std::move(owned));
-  actor.sync().setup();
-  actor.target.at_probe = [&] { group.is_off = true; };
-  const TimePoint begin = actor.world.clock.now();
-  const ErrorRecord record = failure_of([&] { actor.sync().sync(); });
-  EXPECT_EQ(record.kind, ErrorKind::kProtocol);
-  EXPECT_EQ(record.subject, kLockstep);
-  EXPECT_EQ(record.phase, "topology-ipc-probe");
-  EXPECT_EQ(actor.world.clock.now(), begin);
-  EXPECT_EQ(actor.sync().state(), PublicationState::kIdle);
-  EXPECT_EQ(memory_.live_exports(), 1u);
-}
-
 // Contributes half of what it would say.
 class SaysHalf final : public collective::ForwardingControlGroup {
  public:
@@ -345,23 +327,34 @@ class SaysHalf final : public collective::ForwardingControlGroup {
   bool is_off = false;
 };
 
-// Whether the workers answered is in the report that nobody can read.
-TEST_F(IpcWeightSyncTest, AProbeWhoseFailureCannotBeReadIsKeptAndNobodyIsWaitedFor) {
+// What a publication fails with in which `Group` goes off while rank 0 probes. The workers
+// answered, or did not, and nobody is going to end them: their death is not waited for.
+template <typename Group>
+ErrorRecord failure_behind_probe(device::HostMemory& memory, std::string failing) {
   Board board{1};
-  auto owned = std::make_unique<SaysHalf>(std::make_unique<ThreadGroup>(board, 0, 1));
-  SaysHalf& group = *owned;
-  Actor actor(memory_, std::move(owned));
+  auto owned = std::make_unique<Group>(std::make_unique<ThreadGroup>(board, 0, 1));
+  Group& group = *owned;
+  Actor actor(memory, std::move(owned));
   actor.sync().setup();
-  actor.target.failing = "probe";
+  actor.target.failing = std::move(failing);
   actor.target.at_probe = [&] { group.is_off = true; };
   const TimePoint begin = actor.world.clock.now();
-  const ErrorRecord record = failure_of([&] { actor.sync().sync(); });
+  ErrorRecord record = failure_of([&] { actor.sync().sync(); });
   EXPECT_EQ(record.kind, ErrorKind::kProtocol);
-  EXPECT_EQ(record.subject, kReport);
   EXPECT_EQ(record.phase, "topology-ipc-probe");
   EXPECT_EQ(actor.world.clock.now(), begin);
   EXPECT_EQ(actor.sync().state(), PublicationState::kIdle);
-  EXPECT_EQ(memory_.live_exports(), 1u);
+  EXPECT_EQ(memory.live_exports(), 1u);
+  return record;
+}
+
+TEST_F(IpcWeightSyncTest, AProbeBehindABrokenLockstepIsKeptAndNobodyIsWaitedFor) {
+  EXPECT_EQ(failure_behind_probe<AtAnotherGate>(memory_, "").subject, kLockstep);
+}
+
+// Whether the workers answered is in the report that nobody can read.
+TEST_F(IpcWeightSyncTest, AProbeWhoseFailureCannotBeReadIsKeptAndNobodyIsWaitedFor) {
+  EXPECT_EQ(failure_behind_probe<SaysHalf>(memory_, "probe").subject, kReport);
 }
 
 // Nothing was sent: nobody is waited for.
